@@ -77,6 +77,7 @@ class RunRecord(Frozen):
     seed: int | None = None  # of the bench prompts; equal for every arm of a block
     sitting_id: str
     machine_id: str  # boot id: monotonic times compare only within it
+    cache_id: str | None = None  # identity of the compile-cache folder; a new one means a new prime
     gpu: GpuIdentity | None  # None: no GPU (stand-in or CPU engine)
     engine: EngineIdentity
     weights: Literal["hub", "dummy"]

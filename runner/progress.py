@@ -1,0 +1,111 @@
+"""What is done and what is left: pure functions from the plan and the records in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from analysis.formats.run_record import RunRecord
+from runner.plan import Block
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where runs happen: monotonic times and pairing hold only within one boot of one machine and one GPU."""
+
+    machine_id: str
+    gpu_uuid: str | None
+    cache_id: str | None
+
+    def same_hardware(self, record: RunRecord) -> bool:
+        return record.machine_id == self.machine_id and (record.gpu.uuid if record.gpu else None) == self.gpu_uuid
+
+
+@dataclass(frozen=True)
+class BlockState:
+    """State of one block. `pass_number` is the pass to add to; `attempts` counts that pass's folders by arm."""
+
+    block: Block
+    status: Literal["done", "partial", "new"]
+    pass_number: int
+    valid_arms: frozenset[str] = frozenset()
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def missing_arms(self) -> tuple[str, ...]:
+        return tuple(arm for arm in self.block.arms if arm not in self.valid_arms)
+
+
+def block_state(block: Block, records: Iterable[RunRecord], place: Place | None) -> BlockState:
+    """Where `block` stands. A pass counts as done only if every arm has a valid run in it.
+
+    A pass begun on other hardware (or with another set of arms) is left as it is and the block starts the next
+    pass; `place` None (only looking) continues the latest pass whatever its machine.
+    """
+    passes: dict[int, list[RunRecord]] = {}
+    for record in records:
+        if record.kind == "run" and record.block_id == block.block_id:
+            passes.setdefault(record.pass_number, []).append(record)
+    wanted = set(block.arms)
+    for number in sorted(passes, reverse=True):
+        valid = {r.arm for r in passes[number] if r.status == "valid"}
+        if wanted <= valid and len({r.machine_id for r in passes[number]}) == 1:
+            return BlockState(block, "done", number, frozenset(wanted))
+    if not passes:
+        return BlockState(block, "new", 1)
+    latest = max(passes)
+    runs = passes[latest]
+    here = place is None or all(place.same_hardware(r) for r in runs)
+    if not here or any(set(r.block_arms) != wanted for r in runs):
+        return BlockState(block, "new", latest + 1)
+    attempts: dict[str, int] = {}
+    for record in runs:
+        attempts[record.arm] = max(attempts.get(record.arm, 0), record.attempt)
+    valid_arms = frozenset(r.arm for r in runs if r.status == "valid") & frozenset(wanted)
+    return BlockState(block, "partial", latest, valid_arms, attempts)
+
+
+def primed(records: Iterable[RunRecord], place: Place, model: str, arm: str) -> bool:
+    """Whether `arm`'s first start on this machine, with this compile cache, is behind us."""
+    return any(
+        r.kind == "prime" and r.status == "valid" and (r.model, r.arm) == (model, arm)
+        and r.machine_id == place.machine_id and r.cache_id == place.cache_id
+        for r in records
+    )
+
+
+def prime_attempts(records: Iterable[RunRecord], folder_prefix: str) -> int:
+    """Highest pass number used by folders of this prime, 0 if none."""
+    return max((r.pass_number for r in records if r.kind == "prime" and r.run_id == folder_prefix), default=0)
+
+
+def measured_blocks(records: Iterable[RunRecord]) -> dict[tuple[str, str], int]:
+    """KV blocks of each (model, arm), as the campaign's earliest valid prime profiled them.
+
+    The earliest counts for the whole campaign, so that an arm has exactly the same pool in all its blocks.
+    """
+    counts: dict[tuple[str, str], int] = {}
+    for record in sorted(records, key=lambda r: (r.wall_start, r.folder)):
+        natural = record.num_gpu_blocks_natural or record.num_gpu_blocks
+        if record.kind == "prime" and record.status == "valid" and natural is not None:
+            counts.setdefault((record.model, record.arm), natural)
+    return counts
+
+
+def duration_s(record: RunRecord) -> float | None:
+    """Seconds from the run's begin to its end, None if it has no end."""
+    if record.timeline.run_end_ns is None:
+        return None
+    return (record.timeline.run_end_ns - record.timeline.run_begin_ns) / 1e9
+
+
+def typical_s(records: Sequence[RunRecord], kind: str, model: str, arm: str, profile: str | None, guess_s: float) -> float:
+    """Median duration of this cell's valid runs so far, in seconds; `guess_s` (from campaign.toml) while there is none."""
+    seen = [
+        seconds for r in records
+        if (r.kind, r.model, r.arm, r.profile, r.status) == (kind, model, arm, profile, "valid")
+        and (seconds := duration_s(r)) is not None
+    ]
+    return median(seen) if seen else guess_s
