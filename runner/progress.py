@@ -51,7 +51,8 @@ def block_state(block: Block, records: Iterable[RunRecord], place: Place | None)
     wanted = set(block.arms)
     for number in sorted(passes, reverse=True):
         valid = {r.arm for r in passes[number] if r.status == "valid"}
-        if wanted <= valid and len({r.machine_id for r in passes[number]}) == 1:
+        places = {(r.machine_id, r.gpu.uuid if r.gpu else None) for r in passes[number] if r.status == "valid"}
+        if wanted <= valid and len(places) == 1:
             return BlockState(block, "done", number, frozenset(wanted))
     if not passes:
         return BlockState(block, "new", 1)

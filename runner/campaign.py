@@ -1,0 +1,265 @@
+"""The campaign's loop: primes and blocks in the plan's order, resumed from what the store already holds."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from analysis.formats.run_record import RunRecord
+from runner.config import Config
+from runner.display import Display, Tally
+from runner.errors import StoreError
+from runner.launcher import EngineHost, kill_orphans, marker_for
+from runner.nvml import Gpu
+from runner.plan import Block, Plan, RunSpec, needs_measured, prime_for, resolve_flags
+from runner.progress import (
+    BlockState,
+    Place,
+    block_state,
+    measured_blocks,
+    prime_attempts,
+    primed,
+    typical_s,
+)
+from runner.run import RunContext, Stopped, execute_run
+from runner.store import Store, write_atomic
+
+EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a `campaign run` ended. `exit_code`: 0 all done, 3 some blocks could not be completed, 4 out of time budget,
+    128 + signal when stopped."""
+
+    exit_code: int
+    runs_done: int
+    runs_failed: int
+    runs_left: int
+    message: str
+
+
+class StopFlag:
+    """Set by SIGINT or SIGTERM. A second signal raises KeyboardInterrupt in whatever is going on."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.signum: int | None = None
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if self.event.is_set():
+            raise KeyboardInterrupt
+        self.signum = signum
+        self.event.set()
+
+    @contextmanager
+    def installed(self) -> Iterator[StopFlag]:
+        previous = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
+        try:
+            yield self
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def machine_id() -> str:
+    """This boot of this machine: CLOCK_MONOTONIC readings compare only within it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def cache_identity(cache: Path) -> str:
+    """The identity of a compile-cache folder, made on first use: an emptied folder gets a new one and is primed anew."""
+    path = cache / "cache-id"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_atomic(path, uuid.uuid4().hex[:12] + "\n")
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise StoreError(f"cannot use the cache folder {cache}: {error.strerror}", "give a writable one with --cache") from error
+
+
+class Campaign:
+    """One sitting: everything that `campaign run` does between opening the store and its summary."""
+
+    def __init__(
+        self, config: Config, plan: Plan, store: Store, host: EngineHost, gpu: Gpu | None, display: Display,
+        provenance: Callable[[], dict[str, Any]], *, time_budget_s: float | None = None, stop: StopFlag | None = None,
+        execute: Callable[[RunContext], RunRecord] = execute_run,
+    ) -> None:
+        self.config, self.plan, self.store, self.host, self.gpu, self.display = config, plan, store, host, gpu, display
+        self._provenance = provenance
+        self.stop = stop or StopFlag()
+        self._execute = execute
+        self._begun = time.monotonic()
+        self._budget_s = time_budget_s
+        self.place = Place(machine_id(), gpu.identity().uuid if gpu else None, cache_identity(host.cache))
+        self.sitting_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
+        self.records: list[RunRecord] = []
+        self._failed = 0
+        self._hopeless: set[tuple[str, str]] = set()  # (model, arm) whose prime failed in this sitting
+
+    # -- estimates -------------------------------------------------------------------------------------------------
+
+    def _run_s(self, model: str, arm: str, profile: str) -> float:
+        guess = self.config.models[model].estimate
+        return typical_s(self.records, "run", model, arm, profile, guess.start_s + guess.window_s.get(profile, 120.0) + 15.0)
+
+    def _prime_s(self, model: str, arm: str) -> float:
+        return typical_s(self.records, "prime", model, arm, None, self.config.models[model].estimate.cold_start_s + 10.0)
+
+    def _primes_needed(self, block: Block, arms: tuple[str, ...]) -> list[str]:
+        """Arms to prime before `arms` of this block can run, each once, in a fixed order."""
+        wanted: dict[str, None] = {}
+        for arm in arms:
+            wanted.setdefault(prime_for(self.config, block.model, arm))
+            for other in sorted(needs_measured(self.config, arm)):
+                wanted.setdefault(prime_for(self.config, block.model, other))
+        return [arm for arm in wanted if not primed(self.records, self.place, block.model, arm)]
+
+    def _cost_s(self, state: BlockState) -> float:
+        block, arms = state.block, state.missing_arms
+        primes = sum(self._prime_s(block.model, arm) for arm in self._primes_needed(block, arms))
+        return primes + sum(self._run_s(block.model, arm, block.profile) for arm in arms)
+
+    def _left_s(self) -> float:
+        return float("inf") if self._budget_s is None else self._budget_s - (time.monotonic() - self._begun)
+
+    def _tally(self) -> Tally:
+        states = [block_state(block, self.records, self.place) for block in self.plan.blocks]
+        tally = Tally(failed=self._failed)
+        counted: set[tuple[str, str]] = set()
+        for state in states:
+            tally.done += len(state.valid_arms)
+            tally.left += len(state.missing_arms)
+            tally.left_s += sum(self._run_s(state.block.model, arm, state.block.profile) for arm in state.missing_arms)
+            for arm in self._primes_needed(state.block, state.missing_arms):
+                if (state.block.model, arm) not in counted:
+                    counted.add((state.block.model, arm))
+                    tally.left_s += self._prime_s(state.block.model, arm)
+        return tally
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Summary:
+        """Do all that is left and fits. Raises StoreError (disk) and PreflightError (machine); runs that fail are recorded."""
+        for pid in kill_orphans(self.store.store_id):
+            self.display.note(f"ended process {pid}, left over by an earlier crash of this campaign")
+        for path in self.store.sweep():
+            self.display.note(f"half-written folder moved to {path}; that run is done again")
+        self.records = self.store.records()
+        if all(block_state(b, self.records, self.place).status == "done" for b in self.plan.blocks):
+            return self._summary(EXIT_OK, "every block of the plan is complete")
+        self.store.write_sitting(self.sitting_id, self._provenance())
+        out_of_time, incomplete = [], []
+        try:
+            for block in self.plan.blocks:
+                state = block_state(block, self.records, self.place)
+                if state.status == "done":
+                    continue
+                cost = self._cost_s(state)
+                if cost > self._left_s():
+                    out_of_time.append(block.block_id)
+                    self.display.note(f"{block.block_id}: needs about {cost:.0f} s, {max(0.0, self._left_s()):.0f} s left: not started")
+                elif not self._run_block(state):
+                    incomplete.append(block.block_id)
+        except Stopped:
+            signum = self.stop.signum or signal.SIGINT
+            return self._summary(128 + signum, f"stopped by {signal.Signals(signum).name}; start again to go on")
+        if incomplete:
+            return self._summary(EXIT_SOME_FAILED, f"not completed after retries: {', '.join(incomplete)}; see run.json of the failed runs")
+        if out_of_time:
+            return self._summary(EXIT_OUT_OF_TIME, f"time budget used up; {len(out_of_time)} blocks left")
+        return self._summary(EXIT_OK, "every block of the plan is complete")
+
+    def _summary(self, code: int, message: str) -> Summary:
+        tally = self._tally()
+        return Summary(code, tally.done, tally.failed, tally.left, message)
+
+    def _run_block(self, state: BlockState) -> bool:
+        """Prime what is needed, then the missing arms in order. False: the block is not complete."""
+        block = state.block
+        for arm in self._primes_needed(block, state.missing_arms):
+            if (block.model, arm) in self._hopeless or not self._prime(block.model, arm):
+                self._hopeless.add((block.model, arm))
+                self.display.note(f"{block.block_id}: skipped, the first start of {block.model}.{arm} failed")
+                return False
+        complete = True
+        for spec in block.runs():
+            if spec.arm in state.missing_arms:
+                complete &= self._attempts(spec, block, state)
+        return complete
+
+    def _prime(self, model: str, arm: str) -> bool:
+        run_id = f"{model}.{arm}.prime"
+        for _ in range(1 + self.config.engine.retries):
+            number = prime_attempts(self.records, run_id) + 1
+            if self._one(self._context("prime", run_id, model, arm, number, 1)).status == "valid":
+                return True
+        return False
+
+    def _attempts(self, spec: RunSpec, block: Block, state: BlockState) -> bool:
+        first = state.attempts.get(spec.arm, 0) + 1
+        for attempt in range(first, first + 1 + self.config.engine.retries):
+            context = self._context("run", spec.run_id, spec.model, spec.arm, state.pass_number, attempt, spec=spec, block=block)
+            if self._one(context).status == "valid":
+                return True
+        return False
+
+    def _context(
+        self, kind: Any, run_id: str, model: str, arm: str, pass_number: int, attempt: int,
+        *, spec: RunSpec | None = None, block: Block | None = None,
+    ) -> RunContext:
+        measured = {a: n for (m, a), n in measured_blocks(self.records).items() if m == model}
+        folder = f"{run_id}.p{pass_number}a{attempt}"
+        return RunContext(
+            kind=kind, run_id=run_id, folder=folder, campaign=self.config.campaign.name, model=model, arm=arm,
+            profile=spec.profile if spec else None, repetition=spec.repetition if spec else None,
+            block_id=block.block_id if block else None, block_arms=block.arms if block else (),
+            order_in_block=spec.order_in_block if spec else None, seed=spec.seed if spec else None,
+            pass_number=pass_number, attempt=attempt, sitting_id=self.sitting_id, machine_id=self.place.machine_id,
+            cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu,
+            arm_flags=tuple(resolve_flags(self.config, model, arm, measured)), pinned_blocks=measured.get(arm),
+            directory=Path(), marker=marker_for(self.store.store_id, folder), on_phase=self.display.phase,
+            stop_requested=self.stop.event,
+        )
+
+    def _one(self, context: RunContext) -> RunRecord:
+        """One attempt, from the empty folder to the committed one."""
+        if self.stop.event.is_set():
+            raise Stopped
+        self.display.begin(context.folder, self._tally())
+        begun = time.monotonic()
+        directory = self.store.begin(context.kind, context.folder)
+        try:
+            record = self._execute(context.in_directory(directory))
+        except OSError as error:
+            raise StoreError(
+                f"{context.folder}: {error.strerror or error}" + (f" ({error.filename})" if error.filename else ""),
+                "mend the cause (full disk?), then start the campaign again; finished runs are kept",
+            ) from error
+        self.store.commit(directory)
+        self.records.append(record)
+        if record.status != "valid":
+            self._failed += 1
+        self.display.finished(record, time.monotonic() - begun, self._tally())
+        return record
+
+
+def run_campaign(campaign: Campaign) -> Summary:
+    """`Campaign.run` with signals handled and the display closed at the end, however it ends."""
+    try:
+        with campaign.stop.installed():
+            return campaign.run()
+    finally:
+        campaign.display.close()

@@ -1,0 +1,32 @@
+"""`campaign status`: the blocks of a plan against a results folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.display import clock, outcome
+from runner.plan import Plan
+from runner.progress import block_state, duration_s
+from runner.store import read_header, read_records
+
+
+def render_status(root: Path, plan: Plan) -> str:
+    """A line a block and a line an attempt that did not count; raises StoreError when `root` is no results folder."""
+    header = read_header(root)
+    records, unreadable = read_records(root)
+    lines = [f"campaign {header['campaign']} in {root}"]
+    done = 0
+    for block in plan.blocks:
+        state = block_state(block, records, None)
+        done += state.status == "done"
+        missing = f"; missing: {', '.join(state.missing_arms)}" if state.status == "partial" else ""
+        lines.append(f"{state.status:8} {block.block_id} ({len(state.valid_arms)}/{len(block.arms)} runs{missing})")
+    for record in records:
+        if record.status != "valid":
+            lines.append(f"  {record.folder}: {outcome(record)}")
+    lines += [f"  {item.folder}: cannot be read ({item.problem}); counts as not run" for item in unreadable]
+    partial = sorted(root.glob("*/*.partial"))
+    lines += [f"  {path.name}: half-written (in progress, or cut off)" for path in partial]
+    spent = sum(seconds for r in records if (seconds := duration_s(r)) is not None)
+    lines.append(f"{done} of {len(plan.blocks)} blocks done; {len(records)} runs and primes took {clock(spent)}")
+    return "\n".join(lines)
