@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# On the GPU host: unpack what pack.sh made and set up the runner's own environment.
+#
+#   unpack.sh PARTS_DIR BASE_DIR [PYTHON]
+#
+# BASE_DIR/engine   packages the engine adds to PYTHON's own (give it to `campaign run --engine-path`)
+# BASE_DIR/runner   the runner's packages; BASE_DIR/venv sees these and the source alone, nothing of PYTHON's
+# BASE_DIR/project  the source; BASE_DIR/models the model shapes; BASE_DIR/venv/bin/campaign the command
+set -euo pipefail
+usage='usage: unpack.sh PARTS_DIR BASE_DIR [PYTHON]'
+parts=$(cd "${1:?$usage}" && pwd); base=${2:?$usage}; python=${3:-python3}
+mkdir -p "$base"; base=$(cd "$base" && pwd)
+(cd "$parts" && sha256sum -c --quiet SHA256SUMS) || { echo "unpack.sh: parts in $parts are missing or damaged; carry them over again" >&2; exit 1; }
+rm -rf "$base/engine" "$base/runner" "$base/project" "$base/models" "$base/venv"
+cat "$parts"/wheels.* | xz -dc -T0 | tar -x -C "$base"
+xz -dc "$parts/project.tar.xz" | tar -x -C "$base"
+"$python" -m venv --without-pip "$base/venv"
+site=$("$base/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
+printf '%s\n' "$base/runner" "$base/project" > "$site/campaign.pth"
+cat > "$base/venv/bin/campaign" <<SCRIPT
+#!$base/venv/bin/python
+from runner.cli import main
+
+main()
+SCRIPT
+chmod +x "$base/venv/bin/campaign"
