@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ENGINE_VENV ?= .venv-engine
+RESULTS ?= $(firstword $(wildcard results/*))
 OUT ?= out/gpu-bundle
 BIN := $(VENV)/bin
 # The engine's packages are resolved as they were on this day, so that the list can be made again.
@@ -26,12 +27,12 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml
 demo: venv ## a small campaign on the stand-in engine and its report (no GPU; SIMULATED figures), in out/demo
 	rm -rf out/demo
 	$(BIN)/campaign run --config examples/demo.toml --results out/demo/results
-	$(BIN)/campaign load --results out/demo/results --database out/demo/results.duckdb
+	$(BIN)/campaign load out/demo/results --database out/demo/results.duckdb
 	$(BIN)/campaign report --database out/demo/results.duckdb --out out/demo/report
 
 report: venv ## the report on the measured data that ships in results/, in out/report (offline)
 	mkdir -p out
-	$(BIN)/campaign load --results results --database out/results.duckdb
+	$(BIN)/campaign load $(RESULTS) --database out/results.duckdb
 	$(BIN)/campaign report --database out/results.duckdb --out out/report
 
 test: venv ## ruff, mypy --strict and the tests
@@ -44,8 +45,8 @@ test-engine: venv ## the same path on the real vLLM 0.23.0, CPU build, in .venv-
 	CAMPAIGN_ENGINE_PYTHON=$(abspath $(ENGINE_VENV))/bin/python $(BIN)/python -m pytest -m engine tests/engine
 
 lock: venv ## resolve the four lists of requirements/ again
-	$(LOCK) --universal --python-version 3.11 pyproject.toml -o requirements/run.txt
-	$(LOCK) --universal --python-version 3.11 -c requirements/run.txt pyproject.toml requirements/dev.in -o requirements/dev.txt
+	$(LOCK) --universal --fork-strategy fewest --python-version 3.11 pyproject.toml -o requirements/run.txt
+	$(LOCK) --universal --fork-strategy fewest --python-version 3.11 -c requirements/run.txt pyproject.toml requirements/dev.in -o requirements/dev.txt
 	$(LOCK) --python-version 3.12 --python-platform x86_64-manylinux_2_39 --exclude-newer $(ENGINE_DATE) \
 	  requirements/engine.in -o requirements/engine.txt
 	$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_36 --exclude-newer $(ENGINE_DATE) \

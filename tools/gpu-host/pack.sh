@@ -42,8 +42,10 @@ engine_list() {
 pack_wheels() {
   engine_list > "$work/engine.txt"
   local side list
+  # the report's statistics run elsewhere
+  awk '/^[a-z0-9]/ { keep = !/^(numpy|scipy)==/ } keep' "$root/requirements/run.txt" > "$work/runner.txt"
   for side in engine runner; do
-    list=$work/engine.txt; [ "$side" = engine ] || list=$root/requirements/run.txt
+    list=$work/$side.txt
     nice "$uv" pip install -q --no-deps --require-hashes --only-binary=:all: --link-mode copy --target "$work/w/$side" \
       --python-version 3.12 --python-platform x86_64-manylinux_2_39 -r "$list"
     find "$work/w/$side" -type d \( -name __pycache__ -o -name tests \) -prune -exec rm -rf {} +

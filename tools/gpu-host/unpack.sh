@@ -17,6 +17,9 @@ xz -dc "$parts/project.tar.xz" | tar -x -C "$base"
 "$python" -m venv --without-pip "$base/venv"
 site=$("$base/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 printf '%s\n' "$base/runner" "$base/project" > "$site/campaign.pth"
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$base/project/pyproject.toml")
+mkdir -p "$site/eager_cost-$version.dist-info"
+printf 'Metadata-Version: 2.1\nName: eager-cost\nVersion: %s\n' "$version" > "$site/eager_cost-$version.dist-info/METADATA"
 cat > "$base/venv/bin/campaign" <<SCRIPT
 #!$base/venv/bin/python
 from runner.cli import main
