@@ -1,0 +1,201 @@
+"""Checks of campaign.toml that look at more than one key: references, lengths, flags and variables with an owner."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from runner.config_model import CampaignFile, EngineSection, ProfileSection
+from runner.config_problems import suggest
+
+BLOCKS_FLAG = "--num-gpu-blocks-override"
+LENGTH_MARGIN_TOKENS = 16  # a re-encoded random prompt can come out a few tokens longer
+REFERENCE = re.compile(r"\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_]+)\}")
+PRIME = "prime"  # third part of a prime's folder name, where a run has its profile
+
+RESERVED_FLAGS = {
+    "--host": "the engine listens on 127.0.0.1",
+    "--port": "every run gets a free port of its own",
+    "--uds": "every run gets a free port of its own",
+    "--model": "set directory in [[model]]",
+    "--served-model-name": "the model's directory is its name",
+    "--tokenizer": "set tokenizer in [[model]]",
+    "--revision": "set revision in [[model]]",
+    "--load-format": "set weights in [[model]]",
+    "--gpu-memory-utilization": "set engine.memory_budget_gib or engine.gpu_memory_utilization",
+    "--max-model-len": "set engine.max_model_len",
+    "--seed": "set campaign.seed",
+    "--config": "write the flags themselves",
+    "--api-server-count": "each step must reach the one step trace",
+}
+_LOG_REASON = "the start-up log is read as facts and must stay in its default form"
+RESERVED_VARIABLES = {
+    "CUDA_VISIBLE_DEVICES": "choose the card with --gpu",
+    "PYTHONPATH": "add a folder with --engine-path",
+    "VLLM_CACHE_ROOT": "say where caches are with --cache",
+    "TRITON_CACHE_DIR": "say where caches are with --cache",
+    "VLLM_PLUGINS": "it would switch off the step trace",
+    "VLLM_LOGGING_LEVEL": _LOG_REASON,
+    "VLLM_LOGGING_CONFIG_PATH": _LOG_REASON,
+    "VLLM_LOGGING_PREFIX": _LOG_REASON,
+    "VLLM_LOGGING_STREAM": _LOG_REASON,
+    "VLLM_CONFIGURE_LOGGING": _LOG_REASON,
+    # read by older versions, silently ignored by 0.23.0
+    "VLLM_ATTENTION_BACKEND": "0.23.0 ignores it; use the flag --attention-backend",
+    "VLLM_FLASH_ATTN_VERSION": "0.23.0 ignores it; use the flag -ac.flash_attn_version",
+    "VLLM_USE_V1": "0.23.0 ignores it",
+    "VLLM_TORCH_PROFILER_DIR": "0.23.0 ignores it",
+}
+
+
+def flag_name(argument: str) -> str:
+    """`--max_model_len=4096` -> `--max-model-len`, as the engine's parser reads it."""
+    name = argument.split("=", 1)[0]
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def flag_values(flags: Sequence[str], name: str) -> list[str] | None:
+    """Values given to the last `name` in `flags`, or None where it is absent."""
+    values: list[str] | None = None
+    current = False
+    for argument in flags:
+        if argument.startswith("-"):
+            current = flag_name(argument) == name
+            if current:
+                values = argument.split("=", 1)[1:]
+        elif current and values is not None:
+            values.append(argument)
+    return values
+
+
+def without_flag(flags: Sequence[str], name: str) -> tuple[str, ...]:
+    """`flags` without every `name` and its values."""
+    kept: list[str] = []
+    dropping = False
+    for argument in flags:
+        if argument.startswith("-"):
+            dropping = flag_name(argument) == name
+        if not dropping:
+            kept.append(argument)
+    return tuple(kept)
+
+
+def cross_check(file: CampaignFile) -> list[str]:
+    """Every problem between sections of a file whose shape is right; empty when there is none."""
+    return [*_engine(file.engine), *_models(file), *_arms(file), *_profiles(file), *_suites(file)]
+
+
+def _engine(engine: EngineSection) -> Iterator[str]:
+    budget, utilization = engine.memory_budget_gib, engine.gpu_memory_utilization
+    if (budget is None) == (utilization is None):
+        given = "both given" if budget is not None else "neither given"
+        yield f"engine.memory_budget_gib, engine.gpu_memory_utilization: {given}; set exactly one of them"
+    if engine.launcher == "container" and not engine.image:
+        yield 'engine.image: missing; launcher = "container" needs an image, best with its digest'
+    if engine.kind == "stand-in" and engine.launcher == "container":
+        yield 'engine.launcher = "container": the stand-in engine runs as a process; set launcher = "process"'
+    probe = engine.probe.input_tokens + engine.probe.output_tokens
+    if probe > engine.max_model_len:
+        yield f"engine.probe: {probe} tokens in all are more than engine.max_model_len = {engine.max_model_len}"
+    yield from _reserved_flags("engine.flags", engine.flags)
+    if any(REFERENCE.search(argument) for argument in engine.flags):
+        yield "engine.flags: a measured value may stand only in the flags of an arm"
+    for variable in engine.environment:
+        if variable in RESERVED_VARIABLES or variable.startswith("CAMPAIGN_"):
+            reason = RESERVED_VARIABLES.get(variable, "CAMPAIGN_ variables belong to the runner")
+            yield f"engine.environment.{variable}: not to be set here; {reason}"
+
+
+def _models(file: CampaignFile) -> Iterator[str]:
+    for name, times in Counter(model.name for model in file.model).items():
+        if times > 1:
+            yield f'[[model]] name = "{name}": used {times} times; every model needs a name of its own'
+    for model in file.model:
+        if model.weights == "dummy" and model.tokenizer is None and file.engine.kind == "vllm":
+            yield f'model[{model.name}].tokenizer: missing; weights = "dummy" needs a tokenizer folder of its own'
+        for profile in model.estimate.window_s:
+            if profile not in file.profile:
+                yield f"model[{model.name}].estimate.window_s.{profile}: no such profile; {suggest(profile, file.profile)}"
+
+
+def _arms(file: CampaignFile) -> Iterator[str]:
+    for name, arm in file.arm.items():
+        key = f"arm.{name}.flags"
+        yield from _reserved_flags(key, arm.flags)
+        yield from _capture_sizes(key, arm.flags)
+        blocks = flag_values(arm.flags, BLOCKS_FLAG)
+        if blocks is not None and not (len(blocks) == 1 and re.fullmatch(r"[1-9][0-9]*|\{.*\}", blocks[0])):
+            yield f"{key}: {BLOCKS_FLAG} takes one whole number above 0 or {{ARM.num_gpu_blocks}}"
+        for argument in arm.flags:
+            for arm_name, figure in REFERENCE.findall(argument):
+                yield from _reference(file, name, argument, arm_name, figure, blocks or [])
+
+
+def _reference(
+    file: CampaignFile, arm: str, argument: str, source: str, figure: str, blocks: list[str]
+) -> Iterator[str]:
+    where = f"arm.{arm}.flags: {{{source}.{figure}}}"
+    if figure != "num_gpu_blocks":
+        yield f"{where}: no such measured value; {suggest(figure, ['num_gpu_blocks'])}"
+    elif source == arm:
+        yield f"{where}: an arm cannot take its own block count; name another arm, or set engine.pin_kv_blocks"
+    elif source not in file.arm:
+        yield f"{where}: no such arm; {suggest(source, file.arm)}"
+    elif flag_values(file.arm[source].flags, BLOCKS_FLAG) is not None:
+        yield f"{where}: {source} sets {BLOCKS_FLAG} itself, so nothing is measured there; name the arm it follows"
+    elif not any(value in argument for value in blocks):
+        yield f"{where}: a measured block count may stand only in {BLOCKS_FLAG}"
+
+
+def _capture_sizes(key: str, flags: Sequence[str]) -> Iterator[str]:
+    sizes, largest = (flag_values(flags, f"--{name}") for name in ("cudagraph-capture-sizes", "max-cudagraph-capture-size"))
+    for name, values in (("--cudagraph-capture-sizes", sizes), ("--max-cudagraph-capture-size", largest)):
+        if values is not None and not (values and all(re.fullmatch("[1-9][0-9]*", value) for value in values)):
+            yield f"{key}: {name} takes whole numbers above 0"
+            return
+    if sizes and largest and max(map(int, sizes)) != int(largest[-1]):
+        yield f"{key}: --max-cudagraph-capture-size {largest[-1]} is not the largest of --cudagraph-capture-sizes; drop it"
+
+
+def _reserved_flags(key: str, flags: Sequence[str]) -> Iterator[str]:
+    for argument in flags:
+        name = flag_name(argument)
+        if not name.startswith("--") or len(name) < 4:
+            continue
+        # the engine's parser takes abbreviations, so --max-model is --max-model-len
+        owner = name if name in RESERVED_FLAGS else next((f for f in RESERVED_FLAGS if f.startswith(name)), None)
+        if owner:
+            yield f"{key}: {argument}: {owner} is not to be given here; {RESERVED_FLAGS[owner]}"
+
+
+def _profiles(file: CampaignFile) -> Iterator[str]:
+    for name, profile in file.profile.items():
+        if name == PRIME:
+            yield f"profile.{PRIME}: this name is taken by the first start of an arm; choose another"
+        if profile.concurrency > profile.prompts:
+            yield (
+                f"profile.{name}.concurrency = {profile.concurrency}: must be at most "
+                f"profile.{name}.prompts = {profile.prompts}"
+            )
+        yield from _lengths(name, profile, file.engine.max_model_len)
+
+
+def _lengths(name: str, profile: ProfileSection, limit: int) -> Iterator[str]:
+    longest = profile.longest_tokens
+    if longest + LENGTH_MARGIN_TOKENS > limit:
+        yield (
+            f"profile.{name}: input_tokens + output_tokens reach {longest} (range_ratio {profile.range_ratio:g}), and "
+            f"with a margin of {LENGTH_MARGIN_TOKENS} must be at most engine.max_model_len = {limit}"
+        )
+
+
+def _suites(file: CampaignFile) -> Iterator[str]:
+    models = [model.name for model in file.model]
+    for name, products in file.suite.items():
+        for number, product in enumerate(products, 1):
+            known = (("models", models), ("arms", list(file.arm)), ("profiles", list(file.profile)))
+            for key, allowed in known:
+                for value in getattr(product, key):
+                    if value not in allowed:
+                        yield f'suite.{name}[{number}].{key}: no such name "{value}"; {suggest(value, allowed)}'
