@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,18 +20,18 @@ from runner.display import Display, Tally
 from runner.errors import StoreError
 from runner.launcher import EngineHost, kill_orphans, marker_for
 from runner.nvml import Gpu
-from runner.plan import Block, Plan, RunSpec, needs_measured, prime_for, resolve_flags
+from runner.plan import Block, Plan, PrimeSpec, RunSpec, resolve_flags, run_estimate_s
 from runner.progress import (
     BlockState,
     Place,
     block_state,
     measured_blocks,
     prime_attempts,
-    primed,
+    primes_needed,
     typical_s,
 )
 from runner.run import RunContext, Stopped, execute_run
-from runner.store import Store, write_atomic
+from runner.store import Kind, Store, write_atomic
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -107,30 +107,26 @@ class Campaign:
         self.sitting_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
         self.records: list[RunRecord] = []
         self._failed = 0
-        self._hopeless: set[tuple[str, str]] = set()  # (model, arm) whose prime failed in this sitting
+        self._hopeless: set[PrimeSpec] = set()  # failed in this sitting, after retries
 
     # -- estimates -------------------------------------------------------------------------------------------------
 
     def _run_s(self, model: str, arm: str, profile: str) -> float:
-        guess = self.config.models[model].estimate
-        return typical_s(self.records, "run", model, arm, profile, guess.start_s + guess.window_s.get(profile, 120.0) + 15.0)
+        return typical_s(self.records, "run", model, arm, profile, run_estimate_s(self.config, model, profile))
 
-    def _prime_s(self, model: str, arm: str) -> float:
-        return typical_s(self.records, "prime", model, arm, None, self.config.models[model].estimate.cold_start_s + 10.0)
+    def _prime_s(self, prime: PrimeSpec) -> float:
+        return typical_s(self.records, "prime", prime.model, prime.arm, None, prime.estimate_s)
 
-    def _primes_needed(self, block: Block, arms: tuple[str, ...]) -> list[str]:
-        """Arms to prime before `arms` of this block can run, each once, in a fixed order."""
-        wanted: dict[str, None] = {}
-        for arm in arms:
-            wanted.setdefault(prime_for(self.config, block.model, arm))
-            for other in sorted(needs_measured(self.config, arm)):
-                wanted.setdefault(prime_for(self.config, block.model, other))
-        return [arm for arm in wanted if not primed(self.records, self.place, block.model, arm)]
+    def _primes_needed(self, state: BlockState) -> list[PrimeSpec]:
+        """First starts that must come before the missing runs of a block."""
+        if not state.missing_arms:
+            return []
+        specs = {prime.arm: prime for prime in self.plan.primes_for(state.block, self.config)}
+        return [specs[arm] for arm in primes_needed(self.records, self.place, state.block.model, list(specs))]
 
     def _cost_s(self, state: BlockState) -> float:
         block, arms = state.block, state.missing_arms
-        primes = sum(self._prime_s(block.model, arm) for arm in self._primes_needed(block, arms))
-        return primes + sum(self._run_s(block.model, arm, block.profile) for arm in arms)
+        return sum(map(self._prime_s, self._primes_needed(state))) + sum(self._run_s(block.model, arm, block.profile) for arm in arms)
 
     def _left_s(self) -> float:
         return float("inf") if self._budget_s is None else self._budget_s - (time.monotonic() - self._begun)
@@ -138,15 +134,14 @@ class Campaign:
     def _tally(self) -> Tally:
         states = [block_state(block, self.records, self.place) for block in self.plan.blocks]
         tally = Tally(failed=self._failed)
-        counted: set[tuple[str, str]] = set()
+        primes: set[PrimeSpec] = set()
         for state in states:
             tally.done += len(state.valid_arms)
             tally.left += len(state.missing_arms)
             tally.left_s += sum(self._run_s(state.block.model, arm, state.block.profile) for arm in state.missing_arms)
-            for arm in self._primes_needed(state.block, state.missing_arms):
-                if (state.block.model, arm) not in counted:
-                    counted.add((state.block.model, arm))
-                    tally.left_s += self._prime_s(state.block.model, arm)
+            primes.update(self._primes_needed(state))
+        tally.left += len(primes)
+        tally.left_s += sum(map(self._prime_s, primes))
         return tally
 
     # -- the loop --------------------------------------------------------------------------------------------------
@@ -189,10 +184,10 @@ class Campaign:
     def _run_block(self, state: BlockState) -> bool:
         """Prime what is needed, then the missing arms in order. False: the block is not complete."""
         block = state.block
-        for arm in self._primes_needed(block, state.missing_arms):
-            if (block.model, arm) in self._hopeless or not self._prime(block.model, arm):
-                self._hopeless.add((block.model, arm))
-                self.display.note(f"{block.block_id}: skipped, the first start of {block.model}.{arm} failed")
+        for prime in self._primes_needed(state):
+            if prime in self._hopeless or not self._prime(prime):
+                self._hopeless.add(prime)
+                self.display.note(f"{block.block_id}: skipped, the first start {prime.prime_id} failed")
                 return False
         complete = True
         for spec in block.runs():
@@ -200,27 +195,28 @@ class Campaign:
                 complete &= self._attempts(spec, block, state)
         return complete
 
-    def _prime(self, model: str, arm: str) -> bool:
-        run_id = f"{model}.{arm}.prime"
+    def _prime(self, prime: PrimeSpec) -> bool:
         for _ in range(1 + self.config.engine.retries):
-            number = prime_attempts(self.records, run_id) + 1
-            if self._one(self._context("prime", run_id, model, arm, number, 1)).status == "valid":
+            number = prime_attempts(self.records, prime.prime_id) + 1
+            context = self._context("prime", prime.prime_id, prime.model, prime.arm, prime.flags, number, 1)
+            if self._one(context).status == "valid":
                 return True
         return False
 
     def _attempts(self, spec: RunSpec, block: Block, state: BlockState) -> bool:
         first = state.attempts.get(spec.arm, 0) + 1
+        measured = {arm: n for (model, arm), n in measured_blocks(self.records).items() if model == spec.model}
+        flags = resolve_flags(self.config, spec.model, spec.arm, measured)
         for attempt in range(first, first + 1 + self.config.engine.retries):
-            context = self._context("run", spec.run_id, spec.model, spec.arm, state.pass_number, attempt, spec=spec, block=block)
+            context = self._context("run", spec.run_id, spec.model, spec.arm, flags, state.pass_number, attempt, spec, block)
             if self._one(context).status == "valid":
                 return True
         return False
 
     def _context(
-        self, kind: Any, run_id: str, model: str, arm: str, pass_number: int, attempt: int,
-        *, spec: RunSpec | None = None, block: Block | None = None,
+        self, kind: Kind, run_id: str, model: str, arm: str, flags: Sequence[str], pass_number: int, attempt: int,
+        spec: RunSpec | None = None, block: Block | None = None,
     ) -> RunContext:
-        measured = {a: n for (m, a), n in measured_blocks(self.records).items() if m == model}
         folder = f"{run_id}.p{pass_number}a{attempt}"
         return RunContext(
             kind=kind, run_id=run_id, folder=folder, campaign=self.config.campaign.name, model=model, arm=arm,
@@ -228,10 +224,9 @@ class Campaign:
             block_id=block.block_id if block else None, block_arms=block.arms if block else (),
             order_in_block=spec.order_in_block if spec else None, seed=spec.seed if spec else None,
             pass_number=pass_number, attempt=attempt, sitting_id=self.sitting_id, machine_id=self.place.machine_id,
-            cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu,
-            arm_flags=tuple(resolve_flags(self.config, model, arm, measured)), pinned_blocks=measured.get(arm),
-            directory=Path(), marker=marker_for(self.store.store_id, folder), on_phase=self.display.phase,
-            stop_requested=self.stop.event,
+            cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu, arm_flags=tuple(flags),
+            directory=self.store.begin(kind, folder), marker=marker_for(self.store.store_id, folder),
+            on_phase=self.display.phase, stop_requested=self.stop.event,
         )
 
     def _one(self, context: RunContext) -> RunRecord:
@@ -240,15 +235,14 @@ class Campaign:
             raise Stopped
         self.display.begin(context.folder, self._tally())
         begun = time.monotonic()
-        directory = self.store.begin(context.kind, context.folder)
         try:
-            record = self._execute(context.in_directory(directory))
+            record = self._execute(context)
         except OSError as error:
             raise StoreError(
                 f"{context.folder}: {error.strerror or error}" + (f" ({error.filename})" if error.filename else ""),
                 "mend the cause (full disk?), then start the campaign again; finished runs are kept",
             ) from error
-        self.store.commit(directory)
+        self.store.commit(context.directory)
         self.records.append(record)
         if record.status != "valid":
             self._failed += 1

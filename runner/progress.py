@@ -68,13 +68,17 @@ def block_state(block: Block, records: Iterable[RunRecord], place: Place | None)
     return BlockState(block, "partial", latest, valid_arms, attempts)
 
 
-def primed(records: Iterable[RunRecord], place: Place, model: str, arm: str) -> bool:
-    """Whether `arm`'s first start on this machine, with this compile cache, is behind us."""
-    return any(
-        r.kind == "prime" and r.status == "valid" and (r.model, r.arm) == (model, arm)
-        and r.machine_id == place.machine_id and r.cache_id == place.cache_id
-        for r in records
-    )
+def primes_needed(records: Sequence[RunRecord], place: Place, model: str, arms: Sequence[str]) -> list[str]:
+    """Which of `arms` must be started once, unmeasured, before runs of `model` can start warm here.
+
+    An arm whose compile cache is not filled; and on a machine that has started no engine yet (its files are still
+    to be read from disk) at least one. The cache may be carried over from another machine: its identity goes with it.
+    """
+    starts = [r for r in records if r.status == "valid"]
+    filled = {(r.model, r.arm) for r in starts if r.kind == "prime" and r.cache_id == place.cache_id}
+    cold = [arm for arm in dict.fromkeys(arms) if (model, arm) not in filled]
+    machine_warm = any(r.machine_id == place.machine_id for r in starts)
+    return cold if cold or machine_warm else list(arms)[:1]
 
 
 def prime_attempts(records: Iterable[RunRecord], folder_prefix: str) -> int:
