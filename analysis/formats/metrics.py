@@ -1,0 +1,71 @@
+"""The engine's `/metrics` text (Prometheus exposition format), as vLLM 0.23.0 writes it.
+
+Counters start at 0 with the server, so a run's own count is `after.value(name) - before.value(name)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from analysis.formats.errors import FormatError
+
+_CACHE_CONFIG = "vllm:cache_config_info"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line: name as written (with `_total`, `_bucket`, ...), labels sorted by name, value."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """All samples of one scrape."""
+
+    samples: tuple[Sample, ...]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """Sum of the samples of this name that carry these labels; None if there is none."""
+        wanted = labels.items()
+        found = [s.value for s in self.samples if s.name == name and wanted <= dict(s.labels).items()]
+        return sum(found) if found else None
+
+    def label(self, name: str, label: str) -> str | None:
+        """A label of the first sample of this name, for `..._info` metrics; None if absent or `None`."""
+        for sample in self.samples:
+            if sample.name == name:
+                text = dict(sample.labels).get(label)
+                return None if text == "None" else text
+        return None
+
+    @property
+    def num_gpu_blocks(self) -> int | None:
+        """KV blocks in effect, with the reserved null block; exact, unlike the log's rounded token count."""
+        text = self.label(_CACHE_CONFIG, "num_gpu_blocks")
+        return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+    def as_rows(self) -> list[tuple[str, str, float]]:
+        """(name, labels as `a=x,b=y`, value) in the order written."""
+        return [(s.name, ",".join(f"{k}={v}" for k, v in s.labels), s.value) for s in self.samples]
+
+
+def parse_metrics(text: str) -> Metrics:
+    """Read a scrape. Raises FormatError if it is cut off, malformed or not vLLM's."""
+    if not text.endswith("\n"):
+        raise FormatError("the metrics text does not end with a line end: it was cut off")
+    try:
+        samples = tuple(
+            Sample(s.name, tuple(sorted(s.labels.items())), float(s.value))
+            for family in text_string_to_metric_families(text)
+            for s in family.samples
+        )
+    except Exception as error:  # the parser raises whatever its string handling meets
+        raise FormatError(f"not Prometheus text: {type(error).__name__}: {error}") from None
+    if not any(s.name.startswith("vllm:") for s in samples):
+        raise FormatError("no metric starts with `vllm:`: this is not the engine's /metrics")
+    return Metrics(samples)
