@@ -1,0 +1,56 @@
+"""What a gate judges and what a gate is; the gates stand in gates_load.py and gates_engine.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.formats.bench import BenchResult, RequestRow
+from analysis.formats.metrics import Metrics
+from analysis.formats.run_record import RunRecord
+from analysis.formats.server_log import ServerLog
+from analysis.formats.steps import StepTrace
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a finished run or prime left; None: the file is absent or could not be read."""
+
+    record: RunRecord
+    log: ServerLog | None = None
+    bench: BenchResult | None = None
+    before: Metrics | None = None
+    after: Metrics | None = None
+    steps: StepTrace | None = None
+
+    @property
+    def measured(self) -> bool:
+        """A run has a load; a prime is a start alone."""
+        return self.record.kind == "run"
+
+    def counted(self, name: str, **labels: str) -> int | None:
+        """By how much a counter grew over the load; None if a scrape lacks it."""
+        begin = self.before.value(name, **labels) if self.before else None
+        end = self.after.value(name, **labels) if self.after else None
+        if begin is None or end is None or not math.isfinite(end - begin):
+            return None
+        return round(end - begin)
+
+    @property
+    def served(self) -> tuple[RequestRow, ...]:
+        """Requests without an error text."""
+        return tuple(r for r in self.bench.requests if not r.error) if self.bench else ()
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One rule. `rule`: what must hold; `check`: what was seen if it does not hold, else None; `advice`: the
+    next step. `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked."""
+
+    code: str
+    severity: Literal["invalid", "warning"]
+    rule: str
+    advice: str
+    check: Callable[[Evidence], str | None]

@@ -1,0 +1,191 @@
+"""Gates on the load: did the client do the work that was asked for, and does it add up."""
+
+from __future__ import annotations
+
+import math
+
+from analysis.formats.bench import BenchResult
+from analysis.gate import Evidence, Gate
+
+
+def _no_success(e: Evidence) -> str | None:
+    if not e.measured:
+        return None
+    if e.bench is None:
+        return "no result file of the client"
+    tokens = sum(r.output_tokens for r in e.bench.requests)
+    if e.bench.completed and tokens:
+        return None
+    return f"completed {e.bench.completed}, failed {e.bench.failed}, output tokens {tokens}"
+
+
+def _failed(e: Evidence) -> str | None:
+    if e.bench is None:
+        return None
+    errors = [r.error for r in e.bench.requests if r.error]
+    if not e.bench.failed and not errors:
+        return None
+    text = errors[0].strip().splitlines() if errors else []
+    first = f"; first error: {text[-1][:200]}" if text else ""
+    return f"{max(e.bench.failed, len(errors))} of {len(e.bench.requests)} requests failed{first}"
+
+
+def _count(e: Evidence) -> str | None:
+    if e.bench is None:
+        return None
+    own = e.bench.scalars["num_prompts"]
+    wanted = own if e.record.num_prompts is None else e.record.num_prompts
+    done, rows = e.bench.completed + e.bench.failed, len(e.bench.requests)
+    if done == wanted == rows:
+        return None
+    return f"{wanted} prompts, completed {e.bench.completed} + failed {e.bench.failed}, {rows} rows"
+
+
+def _short(e: Evidence) -> str | None:
+    lengths = [(r.request, r.output_tokens) for r in e.served]
+    if wrong := _off_length(lengths, e.record.output_tokens, e.record.range_ratio):
+        return wrong
+    asked = e.counted("vllm:request_params_max_tokens_sum")
+    got = e.counted("vllm:generation_tokens_total")
+    if e.measured and asked is not None and got is not None and asked != got:
+        return f"the engine was asked for {asked} tokens and generated {got}"
+    return None
+
+
+def _input(e: Evidence) -> str | None:
+    lengths = [(r.request, r.input_tokens) for r in e.served]
+    return _off_length(lengths, e.record.input_tokens, e.record.range_ratio)
+
+
+def _latency(e: Evidence) -> str | None:
+    for row in e.served:
+        times = (row.start_s, row.ttft_s, row.latency_s)
+        if not all(map(math.isfinite, times)) or row.ttft_s <= 0 or min(row.itl_us, default=0) < 0:
+            return f"request {row.request}: start {row.start_s}, ttft {row.ttft_s}, latency {row.latency_s} s"
+    bad = [k for k, v in _numbers(e.bench) if not math.isfinite(v)]
+    return f"{', '.join(bad[:5])} not finite" if bad else None
+
+
+def _tokens(e: Evidence) -> str | None:
+    if e.bench is None:
+        return None
+    for name, total in (
+        ("total_output_tokens", sum(r.output_tokens for r in e.served)),
+        ("total_input_tokens", sum(r.input_tokens for r in e.served)),
+    ):
+        said = e.bench.scalars.get(name)
+        if said != total:
+            return f"{name} {said}, sum over requests {total}"
+    warmups = e.record.warmup_requests
+    if e.bench.failed or warmups is None or not e.bench.requests:
+        return None
+    first = e.bench.requests[0]  # warm-ups repeat it
+    for metric, own, warm in (
+        ("vllm:generation_tokens_total", sum(r.output_tokens for r in e.served), first.output_tokens),
+        ("vllm:prompt_tokens_total", sum(r.input_tokens for r in e.served), first.input_tokens),
+    ):
+        engine = e.counted(metric)
+        if engine is not None and engine != own + warmups * warm:
+            return f"{metric} grew by {engine}, the client saw {own} and {warmups} warm-ups of {warm}"
+    return None
+
+
+def _duration(e: Evidence) -> str | None:
+    if e.bench is None or e.bench.window_s is None:
+        return None
+    window_s = e.bench.window_s[1] - e.bench.window_s[0]
+    allowed_s = 0.1 + 0.01 * window_s
+    if e.bench.duration_s > 0 and abs(e.bench.duration_s - window_s) <= allowed_s:
+        return None
+    return f"duration {e.bench.duration_s:.3f} s, first request to last token {window_s:.3f} s"
+
+
+def _prefix(e: Evidence) -> str | None:
+    hits = e.after.value("vllm:prefix_cache_hits_total") if e.after else None
+    if not hits:
+        return None
+    queries = e.after.value("vllm:prefix_cache_queries_total") if e.after else None
+    return f"{hits:.0f} of {queries or 0:.0f} prompt tokens came from the cache"
+
+
+def _off_length(lengths: list[tuple[int, int]], mean: int | None, ratio: float | None) -> str | None:
+    """Requests outside the lengths that the random data set draws (benchmarks/datasets/utils.py)."""
+    if mean is None:
+        return None
+    low, high = max(1, math.floor(mean * (1 - (ratio or 0)))), math.ceil(mean * (1 + (ratio or 0)))
+    wrong = [(request, length) for request, length in lengths if not low <= length <= high]
+    if not wrong:
+        return None
+    asked = str(low) if low == high else f"{low} to {high}"
+    return f"request {wrong[0][0]} has {wrong[0][1]} tokens, asked for {asked}; {len(wrong)} such requests"
+
+
+def _numbers(bench: BenchResult | None) -> list[tuple[str, float]]:
+    return [(k, v) for k, v in bench.scalars.items() if isinstance(v, float)] if bench else []
+
+
+GATES = (
+    Gate(
+        "no_successful_requests",
+        "invalid",
+        "The client completed at least one request and got tokens for it.",
+        "The client exits 0 even then: see bench.log and the end of server.log for why requests failed.",
+        _no_success,
+    ),
+    Gate(
+        "failed_requests",
+        "invalid",
+        "No request failed: refusing requests makes the rest faster.",
+        "See the errors in requests.parquet and server.log; run the block again.",
+        _failed,
+    ),
+    Gate(
+        "request_count_mismatch",
+        "invalid",
+        "Completed plus failed requests, and rows, equal the prompts asked for.",
+        "Requests got lost in the client: see bench.log; run the block again.",
+        _count,
+    ),
+    Gate(
+        "short_output",
+        "invalid",
+        "Every request got as many tokens as it asked for.",
+        "A stream broke off or stopped early: check --ignore-eos, max_model_len and server.log.",
+        _short,
+    ),
+    Gate(
+        "input_length_drift",
+        "invalid",
+        "Every prompt has the length asked for, as the engine counts it.",
+        "The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.",
+        _input,
+    ),
+    Gate(
+        "zero_or_nonfinite_latency",
+        "invalid",
+        "Every request's times are finite and positive, inter-token times not negative.",
+        "Empty or broken responses were counted as requests: see server.log; run the block again.",
+        _latency,
+    ),
+    Gate(
+        "token_sum_mismatch",
+        "invalid",
+        "The client's token totals equal the sums over its requests and what the engine counted.",
+        "Client and engine saw different work: another client may use the server, or requests were cut.",
+        _tokens,
+    ),
+    Gate(
+        "duration_mismatch",
+        "invalid",
+        "The client's duration is the time from its first request to its last token.",
+        "The client stalled outside its requests: see the machine's load; run the block again.",
+        _duration,
+    ),
+    Gate(
+        "prefix_cache_hits",
+        "invalid",
+        "No prompt was served from the prefix cache.",
+        "Start the server with --no-enable-prefix-caching.",
+        _prefix,
+    ),
+)
