@@ -1,0 +1,72 @@
+"""The DuckDB database: how it is opened, and the report's tables, one .sql file each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+_HERE = Path(__file__).parent
+SCHEMA_SQL = _HERE / "schema.sql"
+VIEWS_SQL = _HERE / "views.sql"
+TABLES = _HERE / "tables"
+
+
+class LoadError(ValueError):
+    """Results or a database that cannot be used. `hint` is the next step."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the report: its name (file name), heading texts from the comments at its top, SQL, and rows."""
+
+    name: str
+    title: str
+    note: str
+    empty: str
+    sql: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnection:
+    """Open a database. One thread, so that sums are added in one order and equal inputs give equal bytes.
+
+    Raises LoadError when there is none or it is not one.
+    """
+    if read_only and not database.is_file():
+        raise LoadError(f"{database}: no such database", "run `campaign load` first, or name one with --database")
+    try:
+        con = duckdb.connect(str(database), read_only=read_only)
+        con.execute("SET threads = 1; SET preserve_insertion_order = true")
+    except duckdb.Error as error:
+        raise LoadError(f"{database} cannot be opened as a database: {error}", "load into another path") from error
+    return con
+
+
+def read_tables(con: duckdb.DuckDBPyConnection, folder: Path = TABLES) -> list[Table]:
+    """Run every .sql file of `folder` in order of name. Raises LoadError naming the file that fails."""
+    return [_read_table(con, path) for path in sorted(folder.glob("*.sql"))]
+
+
+def _read_table(con: duckdb.DuckDBPyConnection, path: Path) -> Table:
+    text = path.read_text(encoding="utf-8")
+    head: dict[str, str] = {"title": path.stem, "note": "", "empty": "No rows."}
+    body = text
+    while body.startswith("-- "):
+        line, _, body = body.partition("\n")
+        key, _, value = line[3:].partition(": ")
+        head[key] = f"{head['note']} {value}".strip() if key == "note" else value
+    try:
+        cursor = con.execute(body)
+    except duckdb.Error as error:
+        raise LoadError(f"{path.name}: {error}", "load the results again with this version") from error
+    columns = tuple(column[0] for column in cursor.description or ())
+    return Table(path.stem, head["title"], head["note"], head["empty"], body.strip(), columns, tuple(cursor.fetchall()))

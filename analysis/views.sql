@@ -1,0 +1,170 @@
+-- What the tables of the report share. Run once after the load; all of it can be queried in the stock duckdb shell.
+
+-- A figure with its 95% interval: {mean, lo, hi, n}. lo and hi are NULL for n = 1. fN keeps N decimals.
+CREATE MACRO f0(e) AS struct_pack(mean := e.mean::DECIMAL(18,0), lo := e.lo::DECIMAL(18,0), hi := e.hi::DECIMAL(18,0), n := e.n);
+CREATE MACRO f1(e) AS struct_pack(mean := e.mean::DECIMAL(18,1), lo := e.lo::DECIMAL(18,1), hi := e.hi::DECIMAL(18,1), n := e.n);
+CREATE MACRO f2(e) AS struct_pack(mean := e.mean::DECIMAL(18,2), lo := e.lo::DECIMAL(18,2), hi := e.hi::DECIMAL(18,2), n := e.n);
+CREATE MACRO f3(e) AS struct_pack(mean := e.mean::DECIMAL(18,3), lo := e.lo::DECIMAL(18,3), hi := e.hi::DECIMAL(18,3), n := e.n);
+CREATE MACRO d0(x) AS x::DECIMAL(18,0);
+CREATE MACRO d1(x) AS x::DECIMAL(18,1);
+CREATE MACRO d2(x) AS x::DECIMAL(18,2);
+CREATE MACRO d3(x) AS x::DECIMAL(18,3);
+-- one value, or 'least to greatest' where runs differ
+CREATE MACRO span_text(least, greatest) AS CASE WHEN least = greatest THEN least::VARCHAR ELSE least || ' to ' || greatest END;
+CREATE MACRO seconds(from_ns, to_ns) AS (to_ns - from_ns) / 1e9;
+
+-- Which attempts count: of each block the newest pass in which every arm has a valid run, all on one machine and GPU;
+-- of each arm in it the last valid attempt. `set_aside` says why the others do not.
+CREATE TABLE runs AS
+WITH needed AS (
+    SELECT block_id, pass_number, list_sort(list_distinct(flatten(list(block_arms)) || list(arm))) AS arms
+    FROM attempts WHERE kind = 'run' GROUP BY ALL
+), chosen AS (
+    SELECT block_id, pass_number, arm, max(attempt) AS attempt, arg_max(folder, attempt) AS folder,
+           arg_max(machine_id || ' ' || coalesce(gpu_uuid, ''), attempt) AS place
+    FROM attempts WHERE kind = 'run' AND status = 'valid' GROUP BY ALL
+), passes AS (
+    SELECT block_id, pass_number, arms, list_sort(list(arm) FILTER (arm IS NOT NULL)) AS valid_arms, count(DISTINCT place) AS places
+    FROM needed LEFT JOIN chosen USING (block_id, pass_number) GROUP BY ALL
+), counting AS (
+    SELECT block_id, max(pass_number) AS pass_number FROM passes WHERE valid_arms = arms AND places = 1 GROUP BY block_id
+), codes AS (
+    SELECT folder, string_agg(code, ', ' ORDER BY code) AS codes FROM reasons WHERE severity = 'invalid' GROUP BY folder
+), judged AS (
+    SELECT a.folder,
+        CASE
+            WHEN a.status = 'failed' THEN 'failed: ' || coalesce(a.failure_class, 'no class')
+            WHEN a.status = 'invalid' THEN 'invalid: ' || coalesce(codes, 'no reason recorded')
+            WHEN a.kind = 'prime' THEN NULL
+            WHEN a.pass_number < c.pass_number THEN 'superseded: pass ' || c.pass_number || ' of its block counts'
+            WHEN chosen.folder <> a.folder THEN 'superseded: attempt ' || chosen.attempt || ' counts'
+            WHEN c.pass_number = a.pass_number THEN NULL
+            WHEN p.valid_arms = p.arms THEN 'block ran on ' || p.places || ' machines or GPUs'
+            ELSE 'block incomplete: no valid run of ' || array_to_string(list_filter(p.arms, lambda x: NOT list_contains(p.valid_arms, x)), ', ')
+        END AS set_aside
+    FROM attempts a
+    LEFT JOIN passes p USING (block_id, pass_number)
+    LEFT JOIN counting c ON c.block_id = a.block_id
+    LEFT JOIN chosen ON chosen.block_id = a.block_id AND chosen.pass_number = a.pass_number AND chosen.arm = a.arm
+    LEFT JOIN codes ON codes.folder = a.folder
+)
+SELECT a.*, set_aside IS NULL AS counted, set_aside,
+       CASE WHEN simulated THEN 'SIMULATED, ' ELSE '' END || coalesce(gpu_name, 'no GPU') || ', '
+       || CASE weights WHEN 'dummy' THEN 'random weights' ELSE 'trained weights' END AS setup
+FROM attempts a JOIN judged USING (folder) ORDER BY folder;
+
+-- Start of every counted run and prime, in seconds. torch.compile comes from the engine's log.
+-- An arm without graphs or without compiler spent 0 s on them; a missing line is NULL.
+-- engine init (as logged) holds compile, profiling, capture; loading the weights comes before it; the rest is imports, processes, API server.
+CREATE VIEW starts AS
+SELECT folder, kind, setup, model, arm, profile, block_id, repetition, sitting_id, compile_cache,
+       compile_cache IN ('cold', 'partial', 'invalid') IS NOT TRUE AS warm,
+       seconds(exec_ns, healthy_ns) AS start_s, seconds(exec_ns, probe_first_token_ns) AS first_token_s,
+       model_load_s AS load_s, engine_init_s,
+       CASE WHEN compile_mode = 'NONE' THEN 0 ELSE torch_compile_s END AS compile_s,
+       CASE WHEN cudagraph_mode = 'NONE' THEN 0 ELSE capture_s_logged END AS capture_s,
+       engine_init_s - compile_s - capture_s AS init_rest_s,
+       seconds(exec_ns, healthy_ns) - engine_init_s - model_load_s AS outside_s
+FROM (SELECT * RENAME (capture_s AS capture_s_logged) FROM runs) WHERE counted;
+
+-- Requests of counted runs. TPOT: (latency - ttft) / (output tokens - 1).
+CREATE VIEW request_times AS
+SELECT folder, request, ttft_s * 1e3 AS ttft_ms, latency_s * 1e3 AS latency_ms,
+       CASE WHEN q.output_tokens > 1 THEN (latency_s - ttft_s) * 1e3 / (q.output_tokens - 1) END AS tpot_ms
+FROM requests q JOIN runs USING (folder) WHERE counted AND error = '' AND q.output_tokens > 0;
+
+-- Engine steps of the load: from the first measured request until the client ended (nothing else asks for tokens by then).
+CREATE VIEW window_steps AS
+SELECT s.*, setup, model, profile, arm FROM steps s JOIN runs r USING (folder)
+WHERE counted AND kind = 'run' AND t_ns >= window_begin_ns AND t_ns <= coalesce(bench_exit_ns, window_end_ns);
+
+-- Waiting span: the steps with a token count from the first step with a waiting request to the last token.
+CREATE VIEW waiting_steps AS
+SELECT w.* FROM window_steps w
+JOIN (SELECT folder, min(step) AS first_step FROM window_steps WHERE waiting > 0 GROUP BY folder) USING (folder)
+WHERE step >= first_step AND unpadded_tokens IS NOT NULL;
+
+CREATE VIEW waiting_spans AS
+SELECT folder, count(*) AS steps, avg(running) AS mean_running, coalesce(sum(preempted), 0) AS preempted,
+       (sum(padded_tokens - unpadded_tokens) FILTER (runtime_mode = 'FULL')) / (sum(padded_tokens) FILTER (runtime_mode = 'FULL')) AS padded_share_full
+FROM waiting_steps GROUP BY folder;
+
+-- Counters of a run: after minus before.
+CREATE VIEW counters AS
+SELECT folder, name, sum(value) FILTER (moment = 'after') - sum(value) FILTER (moment = 'before') AS value
+FROM metrics GROUP BY folder, name;
+
+-- Energy of the window: NVML's counter, linear between the two samples around each edge. NULL where a sample is missing.
+CREATE VIEW energy_at AS
+WITH edges AS (
+    SELECT folder, window_begin_ns AS edge_ns, 'begin' AS edge FROM runs WHERE window_begin_ns IS NOT NULL
+    UNION ALL SELECT folder, window_end_ns, 'end' FROM runs WHERE window_end_ns IS NOT NULL
+), samples AS (SELECT folder, t_ns, energy_mj FROM telemetry WHERE energy_mj IS NOT NULL),
+before AS (SELECT e.*, t_ns AS t0, energy_mj AS e0 FROM edges e ASOF JOIN samples s ON e.folder = s.folder AND e.edge_ns >= s.t_ns),
+after AS (SELECT e.folder, edge, t_ns AS t1, energy_mj AS e1 FROM edges e ASOF JOIN samples s ON e.folder = s.folder AND e.edge_ns <= s.t_ns)
+SELECT folder, edge, CASE WHEN t1 = t0 THEN e0 ELSE e0 + (e1 - e0) * ((edge_ns - t0) / (t1 - t0)) END / 1e3 AS energy_j
+FROM before JOIN after USING (folder, edge);
+
+CREATE VIEW energy AS
+SELECT folder, max(energy_j) FILTER (edge = 'end') - max(energy_j) FILTER (edge = 'begin') AS window_j FROM energy_at GROUP BY folder;
+
+-- Where a run's time goes, in seconds; own_s is the orchestrator's: all but start, probe, warm-up and window.
+CREATE VIEW own_times AS
+SELECT folder, seconds(run_begin_ns, exec_ns) AS before_exec_s, seconds(exec_ns, healthy_ns) AS start_s,
+       seconds(healthy_ns, probe_sent_ns) AS to_probe_s, seconds(probe_sent_ns, probe_end_ns) AS probe_s,
+       seconds(probe_end_ns, go_ns) AS to_go_s, seconds(go_ns, window_begin_ns) AS warmup_s, seconds(window_begin_ns, window_end_ns) AS window_s,
+       seconds(window_end_ns, bench_exit_ns) AS client_end_s, seconds(bench_exit_ns, stop_ns) AS to_stop_s,
+       seconds(stop_ns, coalesce(memory_freed_ns, exited_ns)) AS stop_s, seconds(coalesce(memory_freed_ns, exited_ns), run_end_ns) AS files_s,
+       seconds(run_begin_ns, run_end_ns) AS total_s, total_s - start_s - probe_s - warmup_s - window_s AS own_s
+FROM runs WHERE counted AND kind = 'run';
+
+-- One row a counted run, one column a figure.
+CREATE TABLE run_figures AS
+WITH request_figures AS (
+    SELECT folder, avg(tpot_ms) AS tpot_ms, quantile_cont(tpot_ms, 0.5) AS tpot_p50_ms, quantile_cont(tpot_ms, 0.9) AS tpot_p90_ms, quantile_cont(tpot_ms, 0.99) AS tpot_p99_ms,
+           avg(ttft_ms) AS ttft_ms, quantile_cont(ttft_ms, 0.5) AS ttft_p50_ms, quantile_cont(ttft_ms, 0.9) AS ttft_p90_ms, quantile_cont(ttft_ms, 0.99) AS ttft_p99_ms
+    FROM request_times GROUP BY folder
+)
+SELECT r.folder, r.setup, r.model, r.profile, r.arm, r.block_id, r.repetition,
+       r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS duration_s, q.* EXCLUDE (folder),
+       w.steps, w.mean_running, w.preempted, w.padded_share_full, p.value AS preemptions,
+       r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
+       window_j, bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w, o.own_s,
+       s.start_s, s.first_token_s, s.engine_init_s, s.load_s, s.compile_s, s.capture_s, s.init_rest_s, s.outside_s
+FROM runs r
+LEFT JOIN request_figures q USING (folder)
+LEFT JOIN waiting_spans w USING (folder)
+LEFT JOIN counters p ON p.folder = r.folder AND p.name = 'vllm:num_preemptions_total'
+LEFT JOIN energy e ON e.folder = r.folder
+LEFT JOIN own_times o ON o.folder = r.folder
+LEFT JOIN starts s ON s.folder = r.folder AND s.warm
+WHERE r.counted AND r.kind = 'run' ORDER BY r.folder;
+
+-- The same in long form, without what was not measured. A start does not depend on the load: its figures also stand under the profile '(all)'.
+CREATE VIEW run_values AS
+WITH long AS (
+    UNPIVOT (SELECT folder, setup, model, profile, arm, block_id, repetition,
+                    COLUMNS(* EXCLUDE (folder, setup, model, profile, arm, block_id, repetition))::DOUBLE FROM run_figures)
+    ON COLUMNS(* EXCLUDE (folder, setup, model, profile, arm, block_id, repetition)) INTO NAME metric VALUE value
+)
+SELECT * FROM long
+UNION ALL BY NAME
+SELECT * REPLACE ('(all)' AS profile) FROM long
+WHERE metric IN ('start_s', 'first_token_s', 'engine_init_s', 'load_s', 'compile_s', 'capture_s', 'init_rest_s', 'outside_s', 'kv_blocks', 'kv_tokens', 'max_concurrency');
+
+-- Mean over runs, 95% t interval, n, and every point in order of repetition.
+CREATE VIEW estimates AS
+SELECT setup, model, profile, arm, metric,
+       struct_pack(mean := mean, lo := mean - half, hi := mean + half, n := n) AS estimate, n, least, greatest, points
+FROM (
+    SELECT setup, model, profile, arm, metric, count(*) AS n, avg(value) AS mean, min(value) AS least, max(value) AS greatest,
+           stddev_samp(value) / sqrt(count(*)) AS standard_error, list(value ORDER BY repetition, folder) AS points
+    FROM run_values GROUP BY ALL
+) LEFT JOIN (SELECT df, t975 FROM student_t) ON df = n - 1
+CROSS JOIN LATERAL (SELECT t975 * standard_error AS half);
+
+-- The same with one column a metric: PIVOT needs its names written out, so tables pick with any_value(...) FILTER.
+CREATE VIEW effect_figures AS
+SELECT *, struct_pack(mean := ratio, lo := lo, hi := hi, n := n) AS ratio_estimate,
+       struct_pack(mean := difference, lo := difference_lo, hi := difference_hi, n := n) AS difference_estimate
+FROM effects;
