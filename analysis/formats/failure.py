@@ -8,15 +8,17 @@ _PREFIX = re.compile(r"^\([A-Za-z_0-9]+ pid=\d+\) ?")
 _HEAD = re.compile(r"^[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]:]+:\d+\] ?", re.ASCII)
 _CAUSE = re.compile(
     r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b(?::|$)|Value error, |Killed$|Fatal Python error"
-    r"|[\w.-]+(?: [\w-]+){0,2}: error: |Unknown vLLM environment variable)",
+    r"|[\w.-]+(?: [\w-]+){0,2}: error: |Unknown vLLM environment variable"
+    r"|\[shutdown\] MPClient: engine core exited unexpectedly)",
     re.ASCII,
 )
 # what a process says because another one failed first
 _CONSEQUENCE = re.compile(
-    r"Engine core initialization failed|EngineDeadError|^RuntimeError: Worker failed with error|cancelled"
+    r"Engine core initialization failed|EngineDeadError|engine core exited unexpectedly|cancelled"
+    r"|^RuntimeError: Worker failed with error"
     r"|^asyncio\.exceptions\.CancelledError|^KeyboardInterrupt|^SystemExit"
 )
-_SHUTDOWN = re.compile(r"\[shutdown\].*(?:trigger received signal|shutdown triggered)")
+SHUTDOWN = re.compile(r"\[shutdown\] .*(?:trigger received signal|shutdown triggered)")  # asked for, not a crash
 _MAX_LINES = 20
 _MAX_CHARS = 500
 
@@ -139,7 +141,7 @@ _CLASSES = (
     _kind(
         "engine_died",
         "The engine's core process ended: see the log before the first of these lines.",
-        "EngineDeadError|EngineCore encountered (?:a fatal|an) |died unexpectedly",
+        "EngineDeadError|EngineCore encountered (?:a fatal|an) |died unexpectedly|engine core exited unexpectedly",
         "Engine core initialization failed",
     ),
 )
@@ -159,7 +161,7 @@ def root_causes(log_text: str) -> tuple[str, ...]:
     causes: list[str] = []
     consequences: list[str] = []
     for raw in log_text.splitlines():
-        if _SHUTDOWN.search(raw):
+        if SHUTDOWN.search(raw):
             break
         line = _bare(raw)
         if _CAUSE.match(line):
@@ -173,7 +175,7 @@ def classify_failure(log_text: str) -> tuple[str, str] | None:
     """(class, next step) of the failure that a log of the engine or the client tells of, or None."""
     lines: list[str] = []
     for raw in log_text.splitlines():
-        if _SHUTDOWN.search(raw):
+        if SHUTDOWN.search(raw):
             break
         lines.append(_bare(raw)[:2_000])
     for name, hint, pattern in _CLASSES:

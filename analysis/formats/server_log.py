@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from analysis.formats.errors import FormatError
-from analysis.formats.failure import root_causes
+from analysis.formats.failure import SHUTDOWN, root_causes
 
 CompileCache = Literal["warm", "cold", "partial", "invalid", "none"]
 
@@ -259,7 +259,7 @@ def _message(message: str, facts: dict[str, Any], marks: set[str]) -> None:
             marks.add(mark)
     if "vllm_version" not in facts and (found := _BANNER.search(message)):
         facts["vllm_version"] = found[1]
-    if message.startswith("[shutdown]"):
+    if SHUTDOWN.match(message):
         facts["shutdown_requested"] = True
 
 
