@@ -1,16 +1,17 @@
 """Read and check campaign.toml.
 
-`load_config` raises one ConfigError that lists every problem found, each with its key, its value and what is allowed.
-Shapes and values are checked first; references between sections are checked once these are right.
+`load_config` raises one ConfigError that lists every problem found, each with its key, its value and what is
+allowed. Shapes and values are checked first; references between sections once these are right.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from runner.config_checks import cross_check
 from runner.config_model import (
@@ -56,12 +57,14 @@ def load_config(path: Path) -> Config:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file", "give the configuration with --config FILE") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", "check the path and its rights") from None
+        reason = error.strerror or error
+        raise ConfigError(f"{path}: cannot be read: {reason}", "check the path and its rights") from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{path}: line {line} is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
+        where = f"{path}: line {line} is not UTF-8 (byte {error.start})"
+        raise ConfigError(where, "save the file as UTF-8") from None
     return parse_config(text, path)
 
 
@@ -72,7 +75,7 @@ def parse_config(text: str, path: Path) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}", "correct the line named above") from None
     except RecursionError:
-        raise ConfigError(f"{path}: not valid TOML: nested too deeply", "arrays and tables nest a few levels") from None
+        raise ConfigError(f"{path}: not valid TOML: nested too deeply", "remove the extra brackets") from None
     try:
         parsed = CampaignFile.model_validate(raw)
     except ValidationError as error:
@@ -100,7 +103,7 @@ def _refusal(path: Path, problems: list[str]) -> ConfigError:
 def config_fingerprint(config: Config) -> dict[str, Any]:
     """Everything that decides what a run measures, as a JSON-able dict in a fixed order.
 
-    Left out, so that they may change between sittings: suites, repetitions, estimates, timeouts, retries, comments.
+    Left out, so that they may change between sittings: suites, repetitions, estimates, timeouts, retries.
     """
     campaign = {"name": config.campaign.name, "seed": config.campaign.seed}
     engine = config.engine.model_dump(mode="json", exclude={"timeouts", "retries"})
@@ -108,32 +111,36 @@ def config_fingerprint(config: Config) -> dict[str, Any]:
     return {
         "campaign": campaign,
         "engine": engine,
-        "models": {n: m.model_dump(mode="json", exclude={"estimate"}) for n, m in sorted(config.models.items())},
-        "arms": {n: arm.model_dump(mode="json") for n, arm in sorted(config.arms.items())},
-        "profiles": {n: profile.model_dump(mode="json") for n, profile in sorted(config.profiles.items())},
+        "models": _dump(config.models),
+        "arms": _dump(config.arms),
+        "profiles": _dump(config.profiles),
     }
 
 
+def _dump(sections: Mapping[str, BaseModel]) -> dict[str, Any]:
+    return {name: sections[name].model_dump(mode="json", exclude={"estimate"}) for name in sorted(sections)}
+
+
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Dotted keys whose value differs between two fingerprints. A model, arm or profile added in `new` is no change."""
+    """Dotted keys that differ between two fingerprints. A model, arm or profile only in `new` is none."""
     before, after = _flat(old), _flat(new)
-    added = {
+    added = tuple(
         f"{section}.{name}."
         for section in ("models", "arms", "profiles")
         for name in new.get(section, {})
         if name not in old.get(section, {})
-    }
+    )
     missing = object()
     return [
         key
         for key in sorted(before | after)
-        if before.get(key, missing) != after.get(key, missing) and not any(key.startswith(name) for name in added)
+        if before.get(key, missing) != after.get(key, missing) and not key.startswith(added)
     ]
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
-        return {prefix: value}
+        return {prefix: list(value) if isinstance(value, tuple) else value}
     flat: dict[str, Any] = {}
     for key, item in value.items():
         flat |= _flat(item, f"{prefix}.{key}" if prefix else str(key))

@@ -1,4 +1,4 @@
-"""Checks of campaign.toml that look at more than one key: references, lengths, flags and variables with an owner."""
+"""Checks of campaign.toml beyond one key: references, lengths, flags and variables that the runner owns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from runner.config_model import CampaignFile, EngineSection, ProfileSection
 from runner.config_problems import suggest
 
 BLOCKS_FLAG = "--num-gpu-blocks-override"
+SIZES_FLAG = "--cudagraph-capture-sizes"
+LARGEST_FLAG = "--max-cudagraph-capture-size"
 LENGTH_MARGIN_TOKENS = 16  # a re-encoded random prompt can come out a few tokens longer
 REFERENCE = re.compile(r"\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_]+)\}")
 PRIME = "prime"  # third part of a prime's folder name, where a run has its profile
@@ -97,7 +99,7 @@ def _engine(engine: EngineSection) -> Iterator[str]:
         yield 'engine.launcher = "container": the stand-in engine runs as a process; set launcher = "process"'
     probe = engine.probe.input_tokens + engine.probe.output_tokens
     if probe > engine.max_model_len:
-        yield f"engine.probe: {probe} tokens in all are more than engine.max_model_len = {engine.max_model_len}"
+        yield f"engine.probe: {probe} tokens in all exceed engine.max_model_len = {engine.max_model_len}"
     yield from _reserved_flags("engine.flags", engine.flags)
     if any(REFERENCE.search(argument) for argument in engine.flags):
         yield "engine.flags: a measured value may stand only in the flags of an arm"
@@ -113,10 +115,11 @@ def _models(file: CampaignFile) -> Iterator[str]:
             yield f'[[model]] name = "{name}": used {times} times; every model needs a name of its own'
     for model in file.model:
         if model.weights == "dummy" and model.tokenizer is None and file.engine.kind == "vllm":
-            yield f'model[{model.name}].tokenizer: missing; weights = "dummy" needs a tokenizer folder of its own'
+            yield f'model[{model.name}].tokenizer: missing; weights = "dummy" needs a tokenizer folder'
         for profile in model.estimate.window_s:
             if profile not in file.profile:
-                yield f"model[{model.name}].estimate.window_s.{profile}: no such profile; {suggest(profile, file.profile)}"
+                key = f"model[{model.name}].estimate.window_s.{profile}"
+                yield f"{key}: no such profile; {suggest(profile, file.profile)}"
 
 
 def _arms(file: CampaignFile) -> Iterator[str]:
@@ -139,23 +142,23 @@ def _reference(
     if figure != "num_gpu_blocks":
         yield f"{where}: no such measured value; {suggest(figure, ['num_gpu_blocks'])}"
     elif source == arm:
-        yield f"{where}: an arm cannot take its own block count; name another arm, or set engine.pin_kv_blocks"
+        yield f"{where}: an arm cannot take its own count; name another arm, or set engine.pin_kv_blocks"
     elif source not in file.arm:
         yield f"{where}: no such arm; {suggest(source, file.arm)}"
     elif flag_values(file.arm[source].flags, BLOCKS_FLAG) is not None:
-        yield f"{where}: {source} sets {BLOCKS_FLAG} itself, so nothing is measured there; name the arm it follows"
+        yield f"{where}: {source} sets {BLOCKS_FLAG} itself; name the arm that its count comes from"
     elif not any(value in argument for value in blocks):
         yield f"{where}: a measured block count may stand only in {BLOCKS_FLAG}"
 
 
 def _capture_sizes(key: str, flags: Sequence[str]) -> Iterator[str]:
-    sizes, largest = (flag_values(flags, f"--{name}") for name in ("cudagraph-capture-sizes", "max-cudagraph-capture-size"))
-    for name, values in (("--cudagraph-capture-sizes", sizes), ("--max-cudagraph-capture-size", largest)):
-        if values is not None and not (values and all(re.fullmatch("[1-9][0-9]*", value) for value in values)):
+    sizes, largest = flag_values(flags, SIZES_FLAG), flag_values(flags, LARGEST_FLAG)
+    for name, values in ((SIZES_FLAG, sizes), (LARGEST_FLAG, largest)):
+        if values is not None and not (values and all(re.fullmatch("[1-9][0-9]*", v) for v in values)):
             yield f"{key}: {name} takes whole numbers above 0"
             return
     if sizes and largest and max(map(int, sizes)) != int(largest[-1]):
-        yield f"{key}: --max-cudagraph-capture-size {largest[-1]} is not the largest of --cudagraph-capture-sizes; drop it"
+        yield f"{key}: {LARGEST_FLAG} {largest[-1]} is not the largest of {SIZES_FLAG}; drop it"
 
 
 def _reserved_flags(key: str, flags: Sequence[str]) -> Iterator[str]:
@@ -164,7 +167,7 @@ def _reserved_flags(key: str, flags: Sequence[str]) -> Iterator[str]:
         if not name.startswith("--") or len(name) < 4:
             continue
         # the engine's parser takes abbreviations, so --max-model is --max-model-len
-        owner = name if name in RESERVED_FLAGS else next((f for f in RESERVED_FLAGS if f.startswith(name)), None)
+        owner = next((flag for flag in sorted(RESERVED_FLAGS, key=len) if flag.startswith(name)), None)
         if owner:
             yield f"{key}: {argument}: {owner} is not to be given here; {RESERVED_FLAGS[owner]}"
 
@@ -185,8 +188,9 @@ def _lengths(name: str, profile: ProfileSection, limit: int) -> Iterator[str]:
     longest = profile.longest_tokens
     if longest + LENGTH_MARGIN_TOKENS > limit:
         yield (
-            f"profile.{name}: input_tokens + output_tokens reach {longest} (range_ratio {profile.range_ratio:g}), and "
-            f"with a margin of {LENGTH_MARGIN_TOKENS} must be at most engine.max_model_len = {limit}"
+            f"profile.{name}: input_tokens + output_tokens reach {longest} (range_ratio "
+            f"{profile.range_ratio:g}); with a margin of {LENGTH_MARGIN_TOKENS} they must fit "
+            f"engine.max_model_len = {limit}"
         )
 
 
@@ -198,4 +202,5 @@ def _suites(file: CampaignFile) -> Iterator[str]:
             for key, allowed in known:
                 for value in getattr(product, key):
                     if value not in allowed:
-                        yield f'suite.{name}[{number}].{key}: no such name "{value}"; {suggest(value, allowed)}'
+                        where = f"suite.{name}[{number}].{key}"
+                        yield f'{where}: no such name "{value}"; {suggest(value, allowed)}'

@@ -1,6 +1,6 @@
 """The shape of campaign.toml: frozen pydantic models, one a section. No reading, no cross-checks.
 
-A string in `flags` is one flag with its values, as it would be typed in a shell; it is split into arguments here.
+A string in `flags` is one flag with its values, as typed in a shell; it is split into arguments here.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class EngineSection(Section):
 class EstimateSection(Section):
     start_s: Seconds = 60.0
     cold_start_s: Seconds = 120.0
-    window_s: dict[Name, Seconds] = Field(default_factory=dict)  # by profile
+    window_s: dict[Name, Seconds] = Field(default_factory=dict)  # the load, by profile
+    overhead_s: Seconds = 12.0  # of a run, outside start and load: probe, warm-up requests, stop, files
 
 
 class ModelSection(Section):
@@ -147,6 +148,9 @@ class SuiteProduct(Section):
     repetitions: int | None = Field(default=None, gt=0, le=99)  # None: campaign.repetitions
 
 
+Products = Annotated[tuple[SuiteProduct, ...], Field(strict=False, min_length=1)]
+
+
 class CampaignFile(Section):
     """The TOML document as written."""
 
@@ -155,11 +159,11 @@ class CampaignFile(Section):
     model: Annotated[tuple[ModelSection, ...], Field(strict=False, min_length=1)]
     arm: dict[Name, ArmSection] = Field(min_length=1)
     profile: dict[Name, ProfileSection] = Field(min_length=1)
-    suite: dict[Name, Annotated[tuple[SuiteProduct, ...], Field(strict=False, min_length=1)]] = Field(min_length=1)
+    suite: dict[Name, Products] = Field(min_length=1)
 
 
 class Config(Section):
-    """A checked campaign: what campaign.toml says, by name. `path` and `text` are the file it was read from."""
+    """A checked campaign, its sections by name. `path` and `text` are the file it was read from."""
 
     campaign: CampaignSection
     engine: EngineSection

@@ -50,7 +50,8 @@ def _line(detail: ErrorDetails, raw: dict[str, Any]) -> str:
 def _rule(detail: ErrorDetails, field: str) -> str:
     kind = detail["type"]
     if kind == "string_pattern_mismatch":
-        return _PATTERN_RULES.get(field, _NAME_RULE if "environment" not in detail["loc"] else "must not hold NUL")
+        rule = _PATTERN_RULES.get(field, _NAME_RULE)
+        return "must not hold NUL" if "environment" in detail["loc"] else rule
     rules = {
         "string_type": "must be a string, in quotes",
         "int_type": "must be a whole number, without quotes",
@@ -70,7 +71,7 @@ def _rule(detail: ErrorDetails, field: str) -> str:
 
 
 def dotted(location: tuple[int | str, ...], raw: Any) -> str:
-    """The key as a reader finds it: a [[model]] is named by its name, other array items by their position from 1."""
+    """The key as a reader finds it; an item of [[model]] by its name, of other arrays by its place from 1."""
     parts: list[str] = []
     value = raw
     for step in location:

@@ -1,7 +1,8 @@
-"""What a campaign will run and in which order: pure, the same for the same configuration on every machine.
+"""What a campaign will run and in which order: pure, the same on every machine for the same configuration.
 
-A block is every arm of one model, profile and repetition, run back to back; it is the unit of order, resume and shards.
-A prime is the first start of an arm on a machine: it fills the compile cache and reads the natural block count.
+A block is every arm of one model, profile and repetition, run back to back: the unit of order, resume and
+shards. A prime is the first start of an arm on a machine: it fills the compile cache and reads how many KV
+blocks the arm has by nature.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from runner.config_checks import BLOCKS_FLAG, REFERENCE, flag_values, without_fl
 from runner.config_problems import suggest
 from runner.errors import ConfigError
 
-RUN_OVERHEAD_S = 12.0  # probe, warm-up requests, stop, files; around the start and the window
 DEFAULT_WINDOW_S = 120.0  # where [model.estimate] says nothing about a profile
 EAGER_FLAG = "--enforce-eager"
 
@@ -62,12 +62,11 @@ class Block:
 
 @dataclass(frozen=True)
 class PrimeSpec:
-    """The first start of `arm`; `covers` are the planned arms whose compiled code and natural block count it yields."""
+    """The first start of `arm`. `covers`: the arms whose compiled code and natural block count it yields."""
 
     prime_id: str  # model.arm.prime
     model: str
     arm: str
-    flags: tuple[str, ...]  # the arm's, without a block count
     covers: tuple[str, ...]
     estimate_s: float
 
@@ -83,19 +82,7 @@ class Plan:
 
     @property
     def estimate_s(self) -> float:
-        return sum(item.estimate_s for item in (*self.blocks, *self.primes))
-
-    def prime_for(self, model: str, arm: str) -> str:
-        """The arm whose prime covers `arm` of `model`. Raises KeyError where the plan has none."""
-        for prime in self.primes:
-            if prime.model == model and arm in prime.covers:
-                return prime.arm
-        raise KeyError(f"{model}.{arm}")
-
-    def primes_for(self, block: Block, config: Config) -> tuple[PrimeSpec, ...]:
-        """The primes that must be done before `block` can start."""
-        needed = {self.prime_for(block.model, arm) for arm in _with_sources(config, block.arms)}
-        return tuple(prime for prime in self.primes if prime.model == block.model and prime.arm in needed)
+        return sum(b.estimate_s for b in self.blocks) + sum(p.estimate_s for p in self.primes)
 
 
 def bench_seed(campaign_seed: int, repetition: int) -> int:
@@ -104,7 +91,7 @@ def bench_seed(campaign_seed: int, repetition: int) -> int:
 
 
 def shuffled_arms(campaign_seed: int, block_id: str, arms: Sequence[str]) -> tuple[str, ...]:
-    """`arms` in an order drawn from the seed and the block alone, not from the order in which they are listed."""
+    """`arms` in an order drawn from seed and block alone, whatever the order in which they are listed."""
 
     def draw(arm: str) -> bytes:
         return hashlib.sha256(f"{campaign_seed}/{block_id}/{arm}".encode()).digest()
@@ -113,11 +100,14 @@ def shuffled_arms(campaign_seed: int, block_id: str, arms: Sequence[str]) -> tup
 
 
 def build_plan(
-    config: Config, suites: Sequence[str], blocks_glob: str | None = None, shard: tuple[int, int] | None = None
+    config: Config,
+    suites: Sequence[str],
+    blocks_glob: str | None = None,
+    shard: tuple[int, int] | None = None,
 ) -> Plan:
     """The union of `suites` in common blocks: repetitions outermost, then the order of the file.
 
-    `blocks_glob` keeps the blocks whose id matches; `shard` (K, N) then keeps every N-th of them from the K-th on.
+    `blocks_glob` keeps the blocks whose id matches; `shard` (K, N) then every N-th of them from the K-th on.
     Raises ConfigError for an unknown or missing suite, a glob that matches nothing and an impossible shard.
     """
     if not suites:
@@ -129,8 +119,8 @@ def build_plan(
     if blocks_glob is not None:
         matching = [block for block in blocks if fnmatchcase(block.block_id, blocks_glob)]
         if not matching:
-            ids = sorted({block.block_id.rsplit(".", 1)[0] for block in blocks})
-            raise ConfigError(f'no block matches "{blocks_glob}"', f"blocks are {', '.join(f'{i}.rN' for i in ids)}")
+            ids = dict.fromkeys(f"{block.model}.{block.profile}.rN" for block in blocks)
+            raise ConfigError(f'no block matches "{blocks_glob}"', f"blocks are {', '.join(ids)}")
         blocks = matching
     if shard is not None:
         number, count = shard
@@ -149,7 +139,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def _cells(config: Config, suites: Sequence[str]) -> dict[tuple[str, str], dict[str, int]]:
-    """Repetitions by arm for each (model, profile), in the order of the file whatever the order of `suites`."""
+    """Repetitions by arm for each (model, profile), in the order of the file."""
     cells: dict[tuple[str, str], dict[str, int]] = {}
     for name, products in config.suites.items():
         for product in products if name in suites else ():
@@ -180,13 +170,30 @@ def _blocks(config: Config, cells: dict[tuple[str, str], dict[str, int]]) -> lis
 def run_estimate_s(config: Config, model: str, profile: str) -> float:
     """Expected seconds of one run with a warm compile cache."""
     estimate = config.models[model].estimate
-    return estimate.start_s + estimate.window_s.get(profile, DEFAULT_WINDOW_S) + RUN_OVERHEAD_S
+    return estimate.start_s + estimate.window_s.get(profile, DEFAULT_WINDOW_S) + estimate.overhead_s
 
 
-def prime_arm(config: Config, arm: str) -> str:
-    """The first arm of the file with the flags of `arm`, block counts aside: the compile cache does not see those."""
-    flags = without_flag(config.arms[arm].flags, BLOCKS_FLAG)
-    return next(n for n, a in config.arms.items() if without_flag(a.flags, BLOCKS_FLAG) == flags)
+def prime_estimate_s(config: Config, model: str, arm: str) -> float:
+    """Expected seconds of a prime; an eager arm has nothing to compile."""
+    estimate = config.models[model].estimate
+    eager = EAGER_FLAG in (*config.engine.flags, *config.arms[arm].flags)
+    return (estimate.start_s if eager else estimate.cold_start_s) + estimate.overhead_s
+
+
+def prime_flags(config: Config, arm: str) -> list[str]:
+    """The flags to prime `arm` with: its own without a block count, so that the natural one is read."""
+    return list(without_flag(config.arms[arm].flags, BLOCKS_FLAG))
+
+
+def prime_for(config: Config, model: str, arm: str) -> str:
+    """The arm whose prime covers `arm`: the first in the file that differs in its block count at most.
+
+    The key of the engine's compile cache holds every other flag, and not the block count.
+    """
+    if model not in config.models:
+        raise ConfigError(f'{config.path}: no model "{model}"', suggest(model, config.models))
+    flags = prime_flags(config, arm)
+    return next(name for name in config.arms if prime_flags(config, name) == flags)
 
 
 def _with_sources(config: Config, arms: Sequence[str]) -> list[str]:
@@ -201,46 +208,45 @@ def _primes(config: Config, blocks: Sequence[Block]) -> tuple[PrimeSpec, ...]:
     covers: dict[tuple[str, str], dict[str, None]] = {}
     for block in blocks:
         for arm in _with_sources(config, block.arms):
-            covers.setdefault((block.model, prime_arm(config, arm)), {})[arm] = None
-    primes = []
-    for (model, arm), covered in covers.items():
-        estimate = config.models[model].estimate
-        flags = without_flag(config.arms[arm].flags, BLOCKS_FLAG)
-        start_s = estimate.start_s if EAGER_FLAG in flags else estimate.cold_start_s
-        spec = PrimeSpec(f"{model}.{arm}.prime", model, arm, flags, tuple(covered), start_s + RUN_OVERHEAD_S)
-        primes.append(spec)
-    return tuple(primes)
-
-
-def pinned(config: Config, arm: str) -> bool:
-    """Whether the arm is started with its own measured block count, so that it is the same in every block."""
-    flags = (*config.engine.flags, *config.arms[arm].flags)
-    return config.engine.pin_kv_blocks and flag_values(flags, BLOCKS_FLAG) is None
+            covers.setdefault((block.model, prime_for(config, block.model, arm)), {})[arm] = None
+    return tuple(
+        PrimeSpec(f"{model}.{arm}.prime", model, arm, tuple(covered), prime_estimate_s(config, model, arm))
+        for (model, arm), covered in covers.items()
+    )
 
 
 def needs_measured(config: Config, arm: str) -> set[str]:
-    """Arms whose measured block count must be known before a run of `arm` can start (itself, when pinned)."""
-    sources = {source for argument in config.arms[arm].flags for source, _ in REFERENCE.findall(argument)}
-    return sources | ({arm} if pinned(config, arm) else set())
+    """The other arms whose measured block count the flags of `arm` refer to."""
+    return {source for argument in config.arms[arm].flags for source, _ in REFERENCE.findall(argument)}
+
+
+def pinned_blocks(config: Config, model: str, arm: str, measured: Mapping[str, int]) -> int | None:
+    """The block count to hold `arm` at in all its blocks; None: not pinned, or set by its own flags."""
+    flags = (*config.engine.flags, *config.arms[arm].flags)
+    if not config.engine.pin_kv_blocks or flag_values(flags, BLOCKS_FLAG) is not None:
+        return None
+    return _measured_count(config, model, arm, arm, measured)
 
 
 def resolve_flags(config: Config, model: str, arm: str, measured: Mapping[str, int]) -> list[str]:
-    """The flags of a run of `arm`, with block counts filled in; engine flags are not among them.
+    """The flags of a run of `arm`, block counts filled in; the engine's common flags are not among them.
 
-    `measured` holds natural block counts of this model and card by arm, as read in primes. Raises ConfigError where a
-    needed one is missing.
+    `measured` holds this model's natural block counts by arm, as primes read them. Raises ConfigError where
+    a needed one is missing.
     """
 
-    def count(source: str) -> str:
-        blocks = measured.get(source, measured.get(prime_arm(config, source)))
-        if blocks is None:
-            raise ConfigError(
-                f"{model}.{arm} needs the KV block count of {source}, which is not measured yet",
-                f"let the prime {model}.{prime_arm(config, source)}.prime finish first",
-            )
-        return str(blocks)
+    def fill(match: re.Match[str]) -> str:
+        return str(_measured_count(config, model, arm, match[1], measured))
 
-    flags = [REFERENCE.sub(lambda match: count(match[1]), argument) for argument in config.arms[arm].flags]
-    if pinned(config, arm):
-        flags.append(f"{BLOCKS_FLAG}={count(arm)}")
-    return flags
+    return [REFERENCE.sub(fill, argument) for argument in config.arms[arm].flags]
+
+
+def _measured_count(config: Config, model: str, arm: str, source: str, measured: Mapping[str, int]) -> int:
+    prime = prime_for(config, model, source)
+    blocks = measured.get(source, measured.get(prime))
+    if blocks is None:
+        raise ConfigError(
+            f"{model}.{arm} needs the KV block count of {source}, which is not measured yet",
+            f"the prime {model}.{prime}.prime must finish first",
+        )
+    return blocks

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from runner.config import Config, ProfileSection
-from runner.plan import Plan, run_estimate_s
+from collections.abc import Sequence
 
+from runner.config import Config, ProfileSection
+from runner.plan import DEFAULT_WINDOW_S, Plan, run_estimate_s
+
+DISK_MIB_PER_RUN = 2  # more than a run takes; for the check of free disk before a start
 LOG_BYTES = 40_000  # compressed server and bench logs, metrics, run.json
 BYTES_A_TOKEN = 2.5  # inter-token times, steps
 BYTES_A_SECOND = 400  # NVML every 100 ms
@@ -17,10 +20,11 @@ def run_disk_bytes(profile: ProfileSection, seconds: float) -> float:
 
 def plan_disk_bytes(plan: Plan, config: Config) -> float:
     """Expected bytes of every run and prime of the plan."""
-    runs = sum(
-        run_disk_bytes(config.profiles[run.profile], run_estimate_s(config, run.model, run.profile)) for run in plan.runs
-    )
-    return runs + sum(LOG_BYTES + prime.estimate_s * BYTES_A_SECOND for prime in plan.primes)
+    total = sum(LOG_BYTES + prime.estimate_s * BYTES_A_SECOND for prime in plan.primes)
+    for run in plan.runs:
+        seconds = run_estimate_s(config, run.model, run.profile)
+        total += run_disk_bytes(config.profiles[run.profile], seconds)
+    return total
 
 
 def render_plan(plan: Plan, config: Config) -> str:
@@ -28,8 +32,8 @@ def render_plan(plan: Plan, config: Config) -> str:
     lines = [f"campaign {config.campaign.name}: {_engine(config)}"]
     if plan.primes:
         lines += ["", "First start of each arm on a machine, when a block first needs it:"]
-        rows = [(p.prime_id, ", ".join(p.covers), duration(p.estimate_s)) for p in plan.primes]
-        lines += _table(("prime", "for", "about"), rows)
+        primes = [(p.prime_id, ", ".join(p.covers), duration(p.estimate_s)) for p in plan.primes]
+        lines += _table(("prime", "for", "about"), primes)
     lines += ["", "Runs in order:"]
     rows = []
     for block in plan.blocks:
@@ -40,15 +44,17 @@ def render_plan(plan: Plan, config: Config) -> str:
     megabytes = max(1, round(plan_disk_bytes(plan, config) / 1e6))
     lines += [
         "",
-        f"{len(plan.runs)} runs in {len(plan.blocks)} blocks, {len(plan.primes)} primes: about {duration(plan.estimate_s)}, "
-        f"{megabytes} MB of results",
+        f"{len(plan.runs)} runs in {len(plan.blocks)} blocks, {len(plan.primes)} primes: "
+        f"about {duration(plan.estimate_s)}, {megabytes} MB of results",
     ]
-    assumed = sorted(
-        {f"{b.model} {b.profile}" for b in plan.blocks if b.profile not in config.models[b.model].estimate.window_s}
+    guessed = dict.fromkeys(
+        f"{block.model}.{block.profile}"
+        for block in plan.blocks
+        if block.profile not in config.models[block.model].estimate.window_s
     )
-    if assumed:
-        lines.append(f"no window_s in [model.estimate], a default assumed: {', '.join(assumed)}")
-    return "\n".join(lines) + "\n"
+    if guessed:
+        lines.append(f"{DEFAULT_WINDOW_S:g} s of load assumed, window_s says nothing: {', '.join(guessed)}")
+    return "\n".join(lines)
 
 
 def duration(seconds: float) -> str:
@@ -72,6 +78,7 @@ def _engine(config: Config) -> str:
     return f"{engine.kind} {engine.version} ({engine.launcher}{simulated}), {memory}"
 
 
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)]
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    lines = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
