@@ -1,12 +1,12 @@
-"""Write the shapes of the models, without weights, and a tokenizer that turns N random ids into text and back into N ids.
+"""Write model shapes without weights, and a tokenizer that turns N random ids into text and back into N ids.
 
     python tools/make_models.py OUT           qwen2.5-7b/, qwen2.5-32b/ (config.json alone) and tok/
     python tools/make_models.py OUT --tiny    tiny/ and tok-tiny/, for the engine's CPU build
 
-With `--load-format dummy` the engine fills these shapes with random weights: weights, KV cache and kernels have the sizes
-of the published models. Every token of the tokenizer is one character of a private-use (or else unassigned) plane, so
-the benchmark's random prompts keep their exact length. The tokenizer has a folder of its own: beside a config.json
-transformers 5 would rebuild it as the model's class, which then encodes to nothing.
+With `--load-format dummy` the engine fills these shapes with random weights: weights, KV cache and kernels have the
+sizes of the published models. Every token of the tokenizer is one character, so the benchmark's random prompts keep
+their exact length. The tokenizer has a folder of its own: beside a config.json transformers 5 would rebuild it as the
+model's class, which then encodes to nothing.
 Standard library alone; the same files byte for byte on every machine.
 """
 
@@ -39,9 +39,9 @@ SHAPES = {
 }
 TINY = {"tiny": (2, 128, 128, 4, 2, 1024, 2048)}
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-# Qwen2.5 has 151,643 ordinary tokens; its three special ones follow. The model's vocabulary is padded beyond them.
+# Qwen2.5 has 151,643 ordinary tokens and three special ones; the model's vocabulary is padded beyond them.
 QWEN2_ORDINARY = 151_643
-# Planes 15 and 16 are private use; plane 2 supplies the rest.
+# Planes 15 and 16 are private use; plane 2 (rare ideographs) supplies the rest.
 CODE_POINTS = (range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE), range(0x20000, 0x27530))
 
 
@@ -73,7 +73,12 @@ def tokenizer_files(ordinary_tokens: int) -> dict[str, dict[str, Any]]:
         "padding": None,
         "added_tokens": [{"id": token, "content": text, **flags} for text, token in special.items()],
         "normalizer": None,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False},
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "."},
+            "behavior": "Isolated",
+            "invert": False,
+        },
         "post_processor": None,
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocabulary | special, "unk_token": SPECIAL[0]},

