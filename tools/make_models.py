@@ -4,9 +4,9 @@
     python tools/make_models.py OUT --tiny    tiny/ and tok-tiny/, for the engine's CPU build
 
 With `--load-format dummy` the engine fills these shapes with random weights: weights, KV cache and kernels
-have the sizes of the published models. Every token of the tokenizer is one character, so the benchmark's random
-prompts keep their exact length. The tokenizer has a folder of its own: beside a config.json transformers 5 would
-rebuild it as the model's class, which then encodes to nothing.
+have the sizes of the published models. Every token of the tokenizer is one character, so the benchmark's
+random prompts keep their exact length. The tokenizer has a folder of its own: beside a config.json
+transformers 5 would rebuild it as the model's class, which then encodes to nothing.
 Standard library alone; the same files byte for byte on every machine.
 """
 
