@@ -31,7 +31,12 @@ def show(value: Any) -> str:
 
 def explain(error: ValidationError, raw: dict[str, Any]) -> list[str]:
     """One line a problem, in the order of the file's sections."""
-    return [_line(detail, raw) for detail in error.errors(include_url=False)]
+    return [_line(detail, raw) for detail in error.errors(include_url=False) if not _follows(detail)]
+
+
+def _follows(detail: ErrorDetails) -> bool:
+    """Whether this is only pydantic's note that no valid item is left in an array with wrong items."""
+    return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _line(detail: ErrorDetails, raw: dict[str, Any]) -> str:
