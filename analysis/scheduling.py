@@ -270,7 +270,7 @@ class Scheduler:
                 finished.append(request)
         for request in finished:
             self.abort(request.request_id)
-        padded, mode = self.config.padded(batch.tokens, batch.uniform_decode)
+        padded, mode = self.config.padded(batch.tokens, batch.uniform_decode) if batch.tokens else (None, None)
         return Step(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -279,22 +279,28 @@ class Scheduler:
             prompt_tokens=prompt_tokens if emitted else None,
             generated_tokens=len(emitted) or None,
             unpadded_tokens=batch.tokens or None,
-            padded_tokens=padded or None,
-            runtime_mode=mode if batch.tokens else None,
+            padded_tokens=padded,
+            runtime_mode=mode,
             emitted=tuple(emitted),
             finished=tuple(request.request_id for request in finished),
         )
 
 
 def simulate(
-    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, first_arrivals: int = 1
+    config: SchedulerConfig,
+    lengths: Iterable[tuple[int, int]],
+    concurrency: int,
+    first_arrivals: int = 1,
+    client_lag_steps: int = 1,
 ) -> list[Step]:
     """Steps of a closed loop: `concurrency` clients send the (prompt, output) token pairs in order, each the next one
     when its request ends.
 
-    `first_arrivals` requests reach the engine before the rest of the first burst. A client's next request reaches the
-    engine after the step that follows the end of the last one is planned, as network and client take less than a step.
-    Raises SchedulingError for a request that could never run or a concurrency below 1.
+    `first_arrivals` requests reach the engine before the rest of the first burst, which comes while the first step
+    runs. A client's next request reaches the engine when `client_lag_steps` further steps have been planned after the
+    end of its last one: 1 when network and client take less than a step, as on a GPU; hundreds with a model so small
+    that a step takes a millisecond. Raises SchedulingError for a request that could never run or a concurrency
+    below 1.
     """
     if concurrency < 1:
         raise SchedulingError(f"concurrency is {concurrency}; it must be at least 1")
@@ -307,16 +313,23 @@ def simulate(
             scheduler.add(str(index), prompt, output)
 
     steps: list[Step] = []
-    send(min(first_arrivals, concurrency))
-    to_send = concurrency - first_arrivals
+    first_arrivals = min(first_arrivals, concurrency)
+    send(first_arrivals)
+    due = deque([(1, concurrency - first_arrivals)])  # (steps planned, requests that then arrive)
+    planned = 0
     while True:
         step = scheduler.step()
-        send(to_send)
-        to_send = len(step.finished) if step else 0
+        planned += 1
         if step:
             steps.append(step)
-        elif not to_send and not scheduler.running and not scheduler.waiting:
+            if step.finished:
+                due.append((planned + client_lag_steps, len(step.finished)))
+        elif due:
+            planned = due[0][0]  # idle until the next request
+        else:
             return steps
+        while due and due[0][0] <= planned:
+            send(due.popleft()[1])
 
 
 @dataclass(frozen=True, slots=True)
