@@ -14,12 +14,30 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from runner.config import Config
-from runner.config_checks import BLOCKS_FLAG, REFERENCE, flag_values, without_flag
+from runner.config_checks import BLOCKS_FLAG, PRIME, REFERENCE, flag_values, without_flag
 from runner.config_problems import suggest
 from runner.errors import ConfigError
 
 DEFAULT_WINDOW_S = 120.0  # where [model.estimate] says nothing about a profile
 EAGER_FLAG = "--enforce-eager"
+
+__all__ = [
+    "BLOCKS_FLAG",
+    "Block",
+    "Plan",
+    "PrimeSpec",
+    "RunSpec",
+    "bench_seed",
+    "build_plan",
+    "needs_measured",
+    "parse_shard",
+    "pinned_blocks",
+    "prime_flags",
+    "prime_for",
+    "resolve_flags",
+    "run_estimate_s",
+    "shuffled_arms",
+]
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,7 @@ class PrimeSpec:
     prime_id: str  # model.arm.prime
     model: str
     arm: str
+    flags: tuple[str, ...]  # the arm's own without a block count, so that the natural one is read
     covers: tuple[str, ...]
     estimate_s: float
 
@@ -83,6 +102,11 @@ class Plan:
     @property
     def estimate_s(self) -> float:
         return sum(b.estimate_s for b in self.blocks) + sum(p.estimate_s for p in self.primes)
+
+    def primes_for(self, block: Block, config: Config) -> tuple[PrimeSpec, ...]:
+        """The primes that must be done on a machine before `block` can start there."""
+        needed = {prime_for(config, block.model, arm) for arm in _with_sources(config, block.arms)}
+        return tuple(prime for prime in self.primes if prime.model == block.model and prime.arm in needed)
 
 
 def bench_seed(campaign_seed: int, repetition: int) -> int:
@@ -173,16 +197,16 @@ def run_estimate_s(config: Config, model: str, profile: str) -> float:
     return estimate.start_s + estimate.window_s.get(profile, DEFAULT_WINDOW_S) + estimate.overhead_s
 
 
-def prime_estimate_s(config: Config, model: str, arm: str) -> float:
+def _prime_estimate_s(config: Config, model: str, arm: str) -> float:
     """Expected seconds of a prime; an eager arm has nothing to compile."""
     estimate = config.models[model].estimate
     eager = EAGER_FLAG in (*config.engine.flags, *config.arms[arm].flags)
     return (estimate.start_s if eager else estimate.cold_start_s) + estimate.overhead_s
 
 
-def prime_flags(config: Config, arm: str) -> list[str]:
-    """The flags to prime `arm` with: its own without a block count, so that the natural one is read."""
-    return list(without_flag(config.arms[arm].flags, BLOCKS_FLAG))
+def prime_flags(config: Config, arm: str) -> tuple[str, ...]:
+    """The flags of `arm` without a block count."""
+    return without_flag(config.arms[arm].flags, BLOCKS_FLAG)
 
 
 def prime_for(config: Config, model: str, arm: str) -> str:
@@ -210,7 +234,14 @@ def _primes(config: Config, blocks: Sequence[Block]) -> tuple[PrimeSpec, ...]:
         for arm in _with_sources(config, block.arms):
             covers.setdefault((block.model, prime_for(config, block.model, arm)), {})[arm] = None
     return tuple(
-        PrimeSpec(f"{model}.{arm}.prime", model, arm, tuple(covered), prime_estimate_s(config, model, arm))
+        PrimeSpec(
+            prime_id=f"{model}.{arm}.{PRIME}",
+            model=model,
+            arm=arm,
+            flags=prime_flags(config, arm),
+            covers=tuple(covered),
+            estimate_s=_prime_estimate_s(config, model, arm),
+        )
         for (model, arm), covered in covers.items()
     )
 
@@ -247,6 +278,6 @@ def _measured_count(config: Config, model: str, arm: str, source: str, measured:
     if blocks is None:
         raise ConfigError(
             f"{model}.{arm} needs the KV block count of {source}, which is not measured yet",
-            f"the prime {model}.{prime}.prime must finish first",
+            f"the prime {model}.{prime}.{PRIME} must finish first",
         )
     return blocks

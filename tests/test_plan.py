@@ -162,8 +162,7 @@ def test_shards_are_whole_blocks_and_their_union_is_the_plan(count: int, suites:
     for shard in shards:
         order = [plan.blocks.index(block) for block in shard.blocks]
         assert order == sorted(order)
-        needed = {prime_for(CONFIG, b.model, arm) for b in shard.blocks for arm in b.arms}
-        assert needed <= {prime.arm for prime in shard.primes}
+        assert {prime for block in shard.blocks for prime in shard.primes_for(block, CONFIG)} == set(shard.primes)
 
 
 def test_shard_beyond_the_blocks_is_empty_not_an_error() -> None:
@@ -221,14 +220,17 @@ def test_one_prime_for_arms_that_share_a_compile_cache() -> None:
 
 
 def test_a_prime_never_has_a_block_count() -> None:
-    assert prime_flags(CONFIG, "compile_only") == ["-cc.cudagraph_mode=NONE"]
-    assert prime_flags(CONFIG, "eager_kv_matched") == ["--enforce-eager"]
+    assert prime_flags(CONFIG, "compile_only") == ("-cc.cudagraph_mode=NONE",)
+    assert prime_flags(CONFIG, "eager_kv_matched") == ("--enforce-eager",)
+    primes = build_plan(CONFIG, BOTH).primes
+    assert not any("num-gpu-blocks" in flag for prime in primes for flag in prime.flags)
 
 
 def test_arms_whose_count_is_needed_are_primed_before_they_are() -> None:
     suite = '[[suite.one]]\nmodels = ["32b"]\narms = ["graphs_unpadded"]\nprofiles = ["sustained"]\n'
     plan = build_plan(parse_config(CONFIG.text + suite, CONFIG.path), ["one"])
     assert [prime.arm for prime in plan.primes] == ["eager", "graphs_unpadded"]
+    assert [prime.arm for prime in plan.primes_for(plan.blocks[0], CONFIG)] == ["eager", "graphs_unpadded"]
     assert needs_measured(CONFIG, "graphs_unpadded") == {"eager"}
     assert needs_measured(CONFIG, "graphs") == set()
 
@@ -278,7 +280,7 @@ def test_printed_plan_has_every_run_in_order_and_totals() -> None:
 def test_printed_plan_says_what_is_simulated_and_what_is_assumed() -> None:
     demo = load_config(ROOT / "examples/demo.toml")
     assert "SIMULATED" in render_plan(build_plan(demo, ["demo"]), demo)
-    vague = parse_config(CONFIG.text.replace("sporadic = 40, sustained = 20, ", "sporadic = 40, "), CONFIG.path)
+    vague = parse_config(CONFIG.text.replace("sporadic = 40, sustained = 20", "sporadic = 40"), CONFIG.path)
     text = render_plan(build_plan(vague, BOTH), vague)
     assert "120 s of load assumed, window_s says nothing: 7b.sustained" in text
 
