@@ -36,8 +36,8 @@ def kill_orphans(store_id: str) -> list[int]:
 class EngineHost:
     """Settings of this machine, given on the command line and never part of campaign.toml.
 
-    `python`: of the engine's environment · `path`: put before the engine's PYTHONPATH · `models`: folder
-    of the model folders · `cache`: folder of all compile caches · `cpus`: for engine and client, None for all.
+    `python`: of the engine's environment · `path`: put before the engine's PYTHONPATH · `models`: folder of
+    model folders · `cache`: folder of all compile caches · `cpus`: for engine and client, None for all.
     """
 
     python: str
@@ -126,8 +126,9 @@ class EngineHost:
         port: int,
         utilization: float | None,
         arm_flags: Sequence[str],
+        pinned_blocks: int | None,
     ) -> list[str]:
-        """Command line of the server. `utilization` None leaves --gpu-memory-utilization out (no GPU)."""
+        """Command line of the server; `utilization` None: no --gpu-memory-utilization (no GPU)."""
         if self.kind == "vllm":
             start = [self.python, "-m", "vllm.entrypoints.cli.main", "serve"]
         else:
@@ -151,7 +152,10 @@ class EngineHost:
             argv += ["--revision", str(model.revision)]
         if utilization is not None:
             argv += ["--gpu-memory-utilization", f"{utilization:.4f}"]
-        return [*argv, *config.engine.flags, *arm_flags]
+        argv += [*config.engine.flags, *arm_flags]
+        if pinned_blocks is not None:
+            argv += ["--num-gpu-blocks-override", str(pinned_blocks)]
+        return argv
 
     def bench_argv(
         self,
@@ -199,8 +203,8 @@ class EngineHost:
     ) -> tuple[dict[str, str], dict[str, str]]:
         """(whole environment, the variables that the campaign sets) for engine and client.
 
-        The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps the
-        engine's process titles from overwriting /proc/PID/environ, by which its processes are found after a crash.
+        The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps process titles
+        from overwriting /proc/PID/environ, by which its processes are found after a crash.
         """
         own = Path(__file__).parent.parent
         paths = [str(ENGINE_SIDE), *self.path] if self.kind == "vllm" else [str(own)]

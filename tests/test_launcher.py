@@ -21,8 +21,25 @@ from runner.processes import PORTS, Process, free_port, kill_marked, marked
 STUBBORN = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"])
+code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+child = subprocess.Popen([sys.executable, "-c", code])
 print(child.pid, flush=True)
+time.sleep(60)
+"""
+GENTLE = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("bye", flush=True), sys.exit(0)))
+print("up", flush=True)
+time.sleep(60)
+"""
+LEAVING = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+print(child.pid, flush=True)
+"""
+PARENT = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 time.sleep(60)
 """
 
@@ -55,8 +72,7 @@ def marker() -> str:
 
 
 def test_stop_is_gentle_first(tmp_path: Path) -> None:
-    code = "import signal,sys,time\nsignal.signal(15, lambda *_: (print('bye', flush=True), sys.exit(0)))\nprint('up', flush=True)\ntime.sleep(60)"
-    process = start(code, tmp_path)
+    process = start(GENTLE, tmp_path)
     wait_for(lambda: process.last_line() == "up")
     process.stop(10.0)
     assert process.poll() == 0
@@ -92,8 +108,7 @@ def test_stop_kills_even_when_interrupted(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_process_that_left_its_group_is_found_by_its_marker(tmp_path: Path, marker: str) -> None:
-    code = "import subprocess,sys\np=subprocess.Popen([sys.executable,'-c','import time; time.sleep(60)'], start_new_session=True)\nprint(p.pid, flush=True)"
-    process = start(code, tmp_path, marker)
+    process = start(LEAVING, tmp_path, marker)
     wait_for(lambda: process.poll() is not None)
     orphan = int(process.last_line())
     process.stop(1.0)
@@ -110,20 +125,18 @@ def test_killing_the_runner_ends_its_processes(tmp_path: Path, marker: str) -> N
         import sys, time
         from pathlib import Path
         from runner.processes import Process
-        code = "import subprocess,sys,time; subprocess.Popen([sys.executable,'-c','import time; time.sleep(60)']); print('up', flush=True); time.sleep(60)"
-        p = Process("engine", [sys.executable, "-c", code], {environment(marker)!r}, Path({str(tmp_path / "log")!r}))
+        log = Path({str(tmp_path / "log")!r})
+        p = Process("engine", [sys.executable, "-c", {PARENT!r}], {environment(marker)!r}, log)
         print(p.pid, flush=True)
         time.sleep(60)
     """)
     with subprocess.Popen([sys.executable, "-c", runner], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        wait_for(
-            lambda: (
-                (tmp_path / "log").exists() and (tmp_path / "log").read_text() and len(marked(marker)) == 2
-            )
-        )
-        process.kill()
+        try:
+            wait_for(lambda: len(marked(marker)) == 2)
+        finally:
+            process.kill()
     wait_for(lambda: not marked(marker))
 
 
