@@ -25,7 +25,7 @@ class LoadError(ValueError):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report: its name (file name), heading texts from the comments at its top, SQL, and rows."""
+    """A table of the report: name (of its file), heading texts from the comments at its top, SQL, rows."""
 
     name: str
     title: str
@@ -33,7 +33,9 @@ class Table:
     empty: str
     sql: str
     columns: tuple[str, ...]
+    estimates: frozenset[str]  # columns that hold {mean, lo, hi, n}
     rows: tuple[tuple[Any, ...], ...]
+    chart: str = ""
 
 
 def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnection:
@@ -42,12 +44,16 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
     Raises LoadError when there is none or it is not one.
     """
     if read_only and not database.is_file():
-        raise LoadError(f"{database}: no such database", "run `campaign load` first, or name one with --database")
+        raise LoadError(
+            f"{database}: no such database", "run `campaign load` first, or name one with --database"
+        )
     try:
         con = duckdb.connect(str(database), read_only=read_only)
         con.execute("SET threads = 1; SET preserve_insertion_order = true")
     except duckdb.Error as error:
-        raise LoadError(f"{database} cannot be opened as a database: {error}", "load into another path") from error
+        raise LoadError(
+            f"{database} cannot be opened as a database: {error}", "load into another path"
+        ) from error
     return con
 
 
@@ -58,7 +64,7 @@ def read_tables(con: duckdb.DuckDBPyConnection, folder: Path = TABLES) -> list[T
 
 def _read_table(con: duckdb.DuckDBPyConnection, path: Path) -> Table:
     text = path.read_text(encoding="utf-8")
-    head: dict[str, str] = {"title": path.stem, "note": "", "empty": "No rows."}
+    head: dict[str, str] = {"title": path.stem, "note": "", "empty": "No rows.", "chart": ""}
     body = text
     while body.startswith("-- "):
         line, _, body = body.partition("\n")
@@ -68,5 +74,15 @@ def _read_table(con: duckdb.DuckDBPyConnection, path: Path) -> Table:
         cursor = con.execute(body)
     except duckdb.Error as error:
         raise LoadError(f"{path.name}: {error}", "load the results again with this version") from error
-    columns = tuple(column[0] for column in cursor.description or ())
-    return Table(path.stem, head["title"], head["note"], head["empty"], body.strip(), columns, tuple(cursor.fetchall()))
+    described = [(column[0], str(column[1])) for column in cursor.description or ()]
+    return Table(
+        name=path.stem,
+        title=head["title"],
+        note=head["note"],
+        empty=head["empty"],
+        chart=head["chart"],
+        sql=body.strip(),
+        columns=tuple(name for name, _ in described),
+        estimates=frozenset(name for name, kind in described if kind.startswith("STRUCT")),
+        rows=tuple(cursor.fetchall()),
+    )

@@ -35,9 +35,9 @@ class Value:
 class Effect:
     """`arm_a` over `arm_b` over the `n` blocks that have both.
 
-    `ratio`, `lo`, `hi` (95%), `verdict`, `p` and `points` (one ratio a block, in block order) are None where a figure
-    is not positive; `lo`, `hi` and the difference's interval are None for n = 1. `verdict`: `higher`, `lower` or
-    `not resolved` (the interval holds 1, or there is none).
+    `ratio`, `lo`, `hi` (95%), `verdict`, `p` and `points` (one ratio a block, in block order) are None where
+    a figure is not positive; `lo`, `hi` and the difference's interval are None for n = 1.
+    `verdict`: `higher`, `lower` or `not resolved` (the interval holds 1, or there is none).
     """
 
     setup: str
@@ -73,7 +73,7 @@ def interval(values: Sequence[float]) -> tuple[float, float | None, float | None
 
 
 def permutation_p(differences: Sequence[float]) -> float | None:
-    """Two-sided exact p of a zero mean under sign flips of the paired differences; None above MAX_EXACT_BLOCKS.
+    """Two-sided exact p of a zero mean under sign flips of paired differences; None above MAX_EXACT_BLOCKS.
 
     With n pairs it cannot fall below 2 / 2**n: 0.0625 for five.
     """
@@ -96,7 +96,9 @@ def compute_effects(values: Sequence[Value]) -> list[Effect]:
     """Every ordered pair of arms in every setup, metric, model and profile, in that order."""
     cells: dict[tuple[str, str, str, str], dict[str, dict[str, float]]] = {}
     for v in values:
-        cells.setdefault((v.setup, v.metric, v.model, v.profile), {}).setdefault(v.arm, {})[v.block_id] = v.value
+        cells.setdefault((v.setup, v.metric, v.model, v.profile), {}).setdefault(v.arm, {})[v.block_id] = (
+            v.value
+        )
     effects = []
     for cell, arms in sorted(cells.items()):
         for a, b in permutations(sorted(arms), 2):

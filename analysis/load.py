@@ -1,7 +1,7 @@
 """A results folder into DuckDB: explicit column types, rebuilt whole, and put in place in one rename.
 
-Reads what docs/result-files.md describes. The content does not depend on the order in which the file system lists
-folders. A run that cannot be read is listed in `unreadable` and does not hinder the others.
+Reads what docs/result-files.md describes. The content does not depend on the order in which the file system
+lists folders. A run that cannot be read is listed in `unreadable` and does not hinder the others.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _BENCH = {
     "bench_mean_tpot_ms": "mean_tpot_ms",
     "bench_mean_itl_ms": "mean_itl_ms",
 }
+_Connection = duckdb.DuckDBPyConnection
 _PARQUET = ("requests", "steps", "telemetry")
 
 
@@ -65,7 +66,10 @@ def load(results: Path, database: Path) -> LoadSummary:
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
             con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
-            con.execute("INSERT INTO campaign VALUES (?, ?)", [header["campaign"], json.dumps(header.get("configuration"), sort_keys=True)])
+            con.execute(
+                "INSERT INTO campaign VALUES (?, ?)",
+                [header["campaign"], json.dumps(header.get("configuration"), sort_keys=True)],
+            )
             _load_sittings(con, results)
             for folder in _run_folders(results):
                 _load_run(con, folder)
@@ -73,7 +77,9 @@ def load(results: Path, database: Path) -> LoadSummary:
             summary = _summary(con, database)
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
-        raise LoadError(f"{database} cannot be written: {error}", "choose another path with --database") from error
+        raise LoadError(
+            f"{database} cannot be written: {error}", "choose another path with --database"
+        ) from error
     finally:
         for leftover in (temporary, temporary.with_name(temporary.name + ".wal")):
             leftover.unlink(missing_ok=True)
@@ -86,7 +92,9 @@ def _header(results: Path) -> dict[str, Any]:
         header = json.loads(path.read_text(encoding="utf-8"))
         return {"campaign": str(header["campaign"]), "configuration": header.get("configuration")}
     except FileNotFoundError as error:
-        raise LoadError(f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>") from error
+        raise LoadError(
+            f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
 
@@ -94,10 +102,12 @@ def _header(results: Path) -> dict[str, Any]:
 def _run_folders(results: Path) -> list[Path]:
     """Finished folders of runs/ and primes/ by name; `.partial` ones were cut off and are not results."""
     found = [path for kind in ("runs", "primes") for path in (results / kind).glob("*") if path.is_dir()]
-    return sorted((p for p in found if not p.name.endswith(".partial")), key=lambda p: (p.name, p.parent.name))
+    return sorted(
+        (p for p in found if not p.name.endswith(".partial")), key=lambda p: (p.name, p.parent.name)
+    )
 
 
-def _load_sittings(con: duckdb.DuckDBPyConnection, results: Path) -> None:
+def _load_sittings(con: _Connection, results: Path) -> None:
     for path in sorted((results / "sittings").glob("*/provenance.json")):
         sitting = path.parent.name
         try:
@@ -124,7 +134,7 @@ def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, str | None]]:
         yield prefix, None if value is None else str(value)
 
 
-def _load_run(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
+def _load_run(con: _Connection, folder: Path) -> None:
     try:
         record = _read_record(folder)
         row = _attempt(record, folder)
@@ -139,9 +149,16 @@ def _load_run(con: duckdb.DuckDBPyConnection, folder: Path) -> None:
     except (OSError, EOFError, ValueError, duckdb.Error) as error:
         for table in ("attempts", *_PARQUET):
             con.execute(f"DELETE FROM {table} WHERE folder = ?", [folder.name])
-        problem = str(error) if not isinstance(error, ValidationError) else f"run.json: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
+        problem = (
+            str(error)
+            if not isinstance(error, ValidationError)
+            else f"run.json: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
+        )
         place = f"{folder.parent.name}/{folder.name}"
-        con.execute("INSERT INTO unreadable VALUES (?, ?)", [place, problem.replace(str(folder), place).splitlines()[0]])
+        con.execute(
+            "INSERT INTO unreadable VALUES (?, ?)",
+            [place, problem.replace(str(folder), place).splitlines()[0]],
+        )
         return
     _insert(con, "metrics", ("folder", "moment", "name", "labels", "value"), metrics)
     reasons = [(folder.name, r.code, r.severity, r.evidence, r.advice) for r in record.reasons]
@@ -163,7 +180,18 @@ def _read_record(folder: Path) -> RunRecord:
 def _attempt(record: RunRecord, folder: Path) -> dict[str, Any]:
     """The row of `attempts`: the record flattened, the server log's facts, the client's scalars."""
     plain = record.model_dump(
-        exclude={"schema_version", "reasons", "timeline", "gpu", "engine", "serve_argv", "bench_argv", "engine_environment", "server_log", "files_sha256"}
+        exclude={
+            "schema_version",
+            "reasons",
+            "timeline",
+            "gpu",
+            "engine",
+            "serve_argv",
+            "bench_argv",
+            "engine_environment",
+            "server_log",
+            "files_sha256",
+        }
     )
     row: dict[str, Any] = {**plain, **record.timeline.model_dump()}
     row["block_arms"] = list(record.block_arms)
@@ -203,24 +231,29 @@ def _metric_rows(path: Path) -> Iterable[tuple[str, str, float]]:
     return [row for row in parse_metrics(_gunzip(path)).as_rows() if not row[0].endswith("_created")]
 
 
-def _load_parquet(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> None:
+def _load_parquet(con: _Connection, folder: Path, table: str) -> None:
     """Columns by name, cast to the schema's types; a missing column is an error."""
     path = folder / f"{table}.parquet"
     if not path.is_file():
         return
-    columns = [(name, kind) for name, kind, *_ in con.execute(f"DESCRIBE {table}").fetchall() if name != "folder"]
+    columns = [
+        (name, kind) for name, kind, *_ in con.execute(f"DESCRIBE {table}").fetchall() if name != "folder"
+    ]
     picked = ", ".join(f"{name}::{kind}" for name, kind in columns)
     con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
 
 
-def _insert(con: duckdb.DuckDBPyConnection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def _insert(con: _Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Insert rows in one statement: a list a column, unnested side by side."""
     if rows:
         names, marks = ", ".join(columns), ", ".join("unnest(?)" for _ in columns)
-        con.execute(f"INSERT INTO {table} ({names}) SELECT {marks}", [list(column) for column in zip(*rows, strict=True)])
+        con.execute(
+            f"INSERT INTO {table} ({names}) SELECT {marks}",
+            [list(column) for column in zip(*rows, strict=True)],
+        )
 
 
-def _derive(con: duckdb.DuckDBPyConnection) -> None:
+def _derive(con: _Connection) -> None:
     """Everything computed from the raw tables: quantiles, views, effects."""
     _insert(con, "student_t", ("df", "t975"), [(df, t975(df)) for df in range(1, _MAX_DF + 1)])
     con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
@@ -231,10 +264,7 @@ def _derive(con: duckdb.DuckDBPyConnection) -> None:
     _insert(con, "effects", names, effects)
 
 
-def _summary(con: duckdb.DuckDBPyConnection, database: Path) -> LoadSummary:
-    counts = con.execute(
-        "SELECT count(*) FILTER (kind = 'run'), count(*) FILTER (kind = 'run' AND counted), count(*) FILTER (kind = 'prime'),"
-        " (SELECT count(*) FROM unreadable) FROM runs"
-    ).fetchone()
+def _summary(con: _Connection, database: Path) -> LoadSummary:
+    counts = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchone()
     assert counts is not None
     return LoadSummary(database, *counts)

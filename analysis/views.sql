@@ -53,6 +53,16 @@ SELECT a.*, set_aside IS NULL AS counted, set_aside,
        || CASE weights WHEN 'dummy' THEN 'random weights' ELSE 'trained weights' END AS setup
 FROM attempts a JOIN judged USING (folder) ORDER BY folder;
 
+-- What the head of the report says.
+CREATE VIEW summary AS
+SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind = 'run') AS attempts,
+       count(*) FILTER (kind = 'run' AND counted) AS counted, count(*) FILTER (kind = 'run' AND NOT counted) AS set_aside,
+       count(*) FILTER (kind = 'prime') AS primes, (SELECT count(*) FROM unreadable) AS unreadable,
+       coalesce(bool_or(simulated), false) AS simulated, coalesce(bool_or(weights = 'dummy'), false) AS random_weights,
+       coalesce(list(DISTINCT setup ORDER BY setup), []) AS setups,
+       coalesce(list(DISTINCT coalesce(vllm_version, engine_version) ORDER BY coalesce(vllm_version, engine_version)) FILTER (coalesce(vllm_version, engine_version) IS NOT NULL), []) AS versions
+FROM runs;
+
 -- Start of every counted run and prime, in seconds. torch.compile comes from the engine's log.
 -- An arm without graphs or without compiler spent 0 s on them; a missing line is NULL.
 -- engine init (as logged) holds compile, profiling, capture; loading the weights comes before it; the rest is imports, processes, API server.
@@ -163,8 +173,14 @@ FROM (
 ) LEFT JOIN (SELECT df, t975 FROM student_t) ON df = n - 1
 CROSS JOIN LATERAL (SELECT t975 * standard_error AS half);
 
--- The same with one column a metric: PIVOT needs its names written out, so tables pick with any_value(...) FILTER.
 CREATE VIEW effect_figures AS
 SELECT *, struct_pack(mean := ratio, lo := lo, hi := hi, n := n) AS ratio_estimate,
        struct_pack(mean := difference, lo := difference_lo, hi := difference_hi, n := n) AS difference_estimate
 FROM effects;
+
+-- Every arm against eager. Eager's own row has n = 0 in both figures, which the report prints as 'reference'.
+CREATE VIEW against_eager AS
+SELECT setup, metric, model, profile, arm_a AS arm, ratio_estimate, difference_estimate, verdict, p, points FROM effect_figures WHERE arm_b = 'eager'
+UNION ALL
+SELECT setup, metric, model, profile, 'eager', e, e, 'reference', NULL, NULL
+FROM estimates, (SELECT struct_pack(mean := NULL::DOUBLE, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := 0::BIGINT) AS e) WHERE arm = 'eager';

@@ -1,0 +1,9 @@
+-- title: Engine steps in the waiting span
+-- note: Steps with a token count from the first step with a waiting request to the last token, inside the client's window. They depend on the KV pool, not on how a step is executed. Running is one step ahead of the token columns.
+-- chart: steps
+-- empty: No request ever waited, or no step trace.
+SELECT setup, model, profile, arm, f0(any_value(estimate) FILTER (metric = 'kv_blocks')) AS kv_blocks, f0(any_value(estimate) FILTER (metric = 'steps')) AS steps,
+       list_transform(any_value(points) FILTER (metric = 'steps'), lambda x: d0(x)) AS points,
+       f1(any_value(estimate) FILTER (metric = 'mean_running')) AS mean_running, f1(any_value(estimate) FILTER (metric = 'preempted')) AS preempted
+FROM estimates WHERE metric IN ('kv_blocks', 'steps', 'mean_running', 'preempted') AND profile <> '(all)'
+GROUP BY setup, model, profile, arm HAVING count(*) FILTER (metric = 'steps') > 0 ORDER BY setup, model, profile, arm;

@@ -1,0 +1,123 @@
+"""The report: one self-contained HTML file, the same in Markdown, a CSV a table and an SVG a chart.
+
+Same database content, same bytes: no clock, no locale, no paths of this machine.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from analysis.db import LoadError, Table, connect, read_tables
+from report import cells, charts, markdown
+
+_TEMPLATES = Path(__file__).parent / "templates"
+SIMULATED = "SIMULATED"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table as it is shown: heading, cells as text, its SQL, CSV and chart."""
+
+    name: str
+    title: str
+    note: str
+    empty: str
+    sql: str
+    header: list[str]
+    rows: list[list[str]]
+    numeric: list[bool]
+    row_count: int
+    csv: str
+    csv_file: str
+    svg: str | None
+    svg_file: str
+
+    @property
+    def csv_uri(self) -> str:
+        return "data:text/csv;base64," + base64.b64encode(self.csv.encode()).decode()
+
+    @property
+    def markdown_table(self) -> str:
+        return markdown.table(self.header, self.rows, self.numeric)
+
+
+def render(database: Path, out: Path) -> list[Path]:
+    """Write the report of `database` into `out`; returns the files written, the HTML first.
+
+    Files of an earlier report in `out` that this one does not write are removed. Raises LoadError when the
+    database is missing or of another version, or `out` cannot be written.
+    """
+    with connect(database) as con:
+        facts = _facts(con)
+        sections = [_section(con, table, facts) for table in read_tables(con)]
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES, encoding="utf-8"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=lambda name: name is not None and name.startswith("report.html"),
+    )
+    environment.filters["md"] = markdown.escape
+    files = {}
+    for kind in ("html", "md"):
+        page = environment.get_template(f"report.{kind}.j2").render(facts=facts, sections=sections)
+        files[f"report{facts['suffix']}.{kind}"] = page
+    files |= {s.csv_file: s.csv for s in sections}
+    files |= {s.svg_file: s.svg for s in sections if s.svg}
+    return _write(out, files)
+
+
+def _write(out: Path, files: dict[str, str]) -> list[Path]:
+    try:
+        for pattern in ("report*.html", "report*.md", "csv/*.csv", "charts/*.svg"):
+            for old in out.glob(pattern):
+                old.unlink()
+        written = []
+        for name, content in files.items():
+            path = out / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode("utf-8"))
+            written.append(path)
+    except OSError as error:
+        raise LoadError(f"{out} cannot be written: {error}", "choose another folder with --out") from error
+    return written
+
+
+def _facts(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    """What the head of the report says, and how simulated figures are marked in headings and file names."""
+    try:
+        cursor = con.execute("FROM summary")
+    except duckdb.Error as error:
+        raise LoadError(f"not a database of this version: {error}", "run `campaign load` again") from error
+    names = [column[0] for column in cursor.description or ()]
+    facts: dict[str, Any] = dict(zip(names, cursor.fetchone() or (), strict=True))
+    mark, suffix = (f"{SIMULATED}: ", f".{SIMULATED}") if facts["simulated"] else ("", "")
+    return facts | {"single": len(facts["setups"]) <= 1, "mark": mark, "suffix": suffix}
+
+
+def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]) -> Section:
+    """Format a table. A `setup` that is the same throughout the report is left to the head and the CSV."""
+    shown = [i for i, column in enumerate(table.columns) if not (column == "setup" and facts["single"])]
+    columns = [[row[i] for row in table.rows] for i in shown]
+    return Section(
+        name=table.name,
+        title=facts["mark"] + table.title,
+        note=table.note,
+        empty=table.empty,
+        sql=table.sql,
+        header=[cells.heading(table.columns[i]) for i in shown],
+        rows=[[cells.text(row[i]) for i in shown] for row in table.rows],
+        numeric=[any(cells.is_number(v) for v in column) for column in columns],
+        row_count=len(table.rows),
+        csv=cells.to_csv(table),
+        csv_file=f"csv/{table.name}{facts['suffix']}.csv",
+        svg=charts.draw(con, table.chart, facts["mark"], facts["single"]) if table.chart else None,
+        svg_file=f"charts/{table.chart}{facts['suffix']}.svg",
+    )
