@@ -1,12 +1,12 @@
-"""`vllm bench serve`, held back until told to go. Runs in the engine's environment: standard library and vLLM.
+"""`vllm bench serve`, held back until told to go. Runs in the engine's environment (standard library, vLLM).
 
 Usage: `python bench_entry.py serve <flags of vllm bench serve>`. The client's imports, tokenizer and prompts
-take tens of seconds, so it is started early. With its prompts ready it would ask the server every 5 s and send
-it the first prompt; that one function is replaced by: print `campaign: ready <CLOCK_MONOTONIC ns>`, wait for
-one byte on stdin, go on. It ends before the warm-ups and the timed run begin; nothing that is timed is touched.
+take tens of seconds, so it is started early. With its prompts ready it would ask the server every 5 s and
+send it the first prompt; that one function is replaced by: print `campaign: ready <CLOCK_MONOTONIC ns>`, wait
+for one byte on stdin, go on. It ends before the warm-ups and the timed run begin; nothing timed is touched.
 
-Exit codes of its own: 3 stdin closed before the go; 4 not the vLLM this was written for, or the client was not
-held. Everything else is vLLM's.
+Exit codes of its own: 3 stdin closed before the go; 4 not the vLLM this was written for, or the client was
+not held. Everything else is vLLM's.
 """
 
 from __future__ import annotations

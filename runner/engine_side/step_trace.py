@@ -4,8 +4,8 @@ Runs in the engine's environment: standard library and vLLM only. Found by vLLM 
 `.dist-info` folder beside this file once that folder's parent is on PYTHONPATH. Does nothing unless the
 environment variable CAMPAIGN_STEPS_FILE names the file to write.
 
-vLLM calls `record()` on the event loop that serves requests, and an exception there fails every request. So it
-only stamps CLOCK_MONOTONIC and appends a tuple; a daemon thread formats and writes. The last line,
+vLLM calls `record()` on the event loop that serves requests, and an exception there fails every request. So
+it only stamps CLOCK_MONOTONIC and appends a tuple; a daemon thread formats and writes. The last line,
 `#end rows=… dropped=… errors=…`, is written when the interpreter ends in the ordinary way (SIGTERM and SIGINT
 included: vLLM turns both into a normal return). A file without it was cut off.
 """
@@ -25,7 +25,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 STEPS_FILE_VARIABLE = "CAMPAIGN_STEPS_FILE"
 HEADER = (
-    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,unpadded_tokens,padded_tokens,runtime_mode"
+    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,"
+    "unpadded_tokens,padded_tokens,runtime_mode"
 )
 FLUSH_INTERVAL_S = 0.2
 MAX_PENDING_ROWS = 200_000  # ~50 MB; hours of steps if the disk does not accept a line
