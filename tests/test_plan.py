@@ -280,7 +280,7 @@ def test_printed_plan_has_every_run_in_order_and_totals() -> None:
 
 def test_printed_plan_says_what_is_simulated_and_what_is_assumed() -> None:
     demo = load_config(ROOT / "examples/demo.toml")
-    assert "SIMULATED" in render_plan(build_plan(demo, ["demo"]), demo)
+    assert "SIMULATED" in render_plan(build_plan(demo, BOTH), demo)
     vague = parse_config(CONFIG.text.replace("sporadic = 40, sustained = 20", "sporadic = 40"), CONFIG.path)
     text = render_plan(build_plan(vague, BOTH), vague)
     assert "120 s of load assumed, window_s says nothing: 7b.sustained" in text
@@ -288,7 +288,7 @@ def test_printed_plan_says_what_is_simulated_and_what_is_assumed() -> None:
 
 def test_demo_is_small_and_shows_the_arms_that_matter() -> None:
     demo = load_config(ROOT / "examples/demo.toml")
-    plan = build_plan(demo, ["demo"])
+    plan = build_plan(demo, BOTH)
     assert len(plan.runs) + len(plan.primes) <= 25
     assert plan.estimate_s < 120
     assert {run.arm for run in plan.runs} == {"graphs", "eager", "graphs_kv_matched", "graphs_trimmed"}
