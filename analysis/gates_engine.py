@@ -114,6 +114,12 @@ def _arm_graphs(e: Evidence, without: bool) -> str | None:
     return None
 
 
+def _errors(e: Evidence) -> str | None:
+    if e.log is None or not e.log.error_lines:
+        return None
+    return f"{len(e.log.error_lines)} error lines, first: {e.log.error_lines[0][:300]}"
+
+
 def _jit(e: Evidence) -> str | None:
     t = e.record.timeline
     if e.log is None or t.healthy_ns is None or t.window_begin_ns is None:
@@ -215,5 +221,12 @@ GATES = (
         "No kernel was compiled while requests were measured.",
         "A compilation stalls all requests: send more warm-up requests.",
         _jit,
+    ),
+    Gate(
+        "engine_errors",
+        "warning",
+        "The engine logged no error before it was told to stop.",
+        "Requests may have been disturbed: read server.log at this line.",
+        _errors,
     ),
 )

@@ -18,7 +18,7 @@ _CONSEQUENCE = re.compile(
     r"|^RuntimeError: Worker failed with error"
     r"|^asyncio\.exceptions\.CancelledError|^KeyboardInterrupt|^SystemExit"
 )
-SHUTDOWN = re.compile(r"\[shutdown\] .*(?:trigger received signal|shutdown triggered)")  # asked for, not a crash
+SHUTDOWN = re.compile(r"\[shutdown\] .*(?:trigger received signal|shutdown triggered)")  # asked for
 _MAX_LINES = 20
 _MAX_CHARS = 500
 
@@ -141,7 +141,8 @@ _CLASSES = (
     _kind(
         "engine_died",
         "The engine's core process ended: see the log before the first of these lines.",
-        "EngineDeadError|EngineCore encountered (?:a fatal|an) |died unexpectedly|engine core exited unexpectedly",
+        "EngineDeadError|EngineCore encountered (?:a fatal|an) |died unexpectedly",
+        "engine core exited unexpectedly",
         "Engine core initialization failed",
     ),
 )

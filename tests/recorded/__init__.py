@@ -33,17 +33,17 @@ def error_log(case: str) -> str:
 
 
 def steps_csv(folder: str) -> str:
-    """A run's step trace in the campaign's format. The GPU runs' wall times become ns since a second before the
-    first row: they do not share the clock of the bench's times."""
+    """A run's step trace in the campaign's format.
+
+    The GPU runs' wall times become ns from 1 s at the first row: they are not on the bench's clock.
+    """
     raw = text(folder, "steps.csv")
     if raw.startswith(HEADER):
         return raw
     rows = [line.split(",") for line in raw.splitlines()]
     begin = float(rows[0][0]) - 1.0
     lines = [HEADER]
-    for wall, running, waiting, usage, generated, prompt, preempted, unpadded, padded, mode in rows:
-        t_ns = round((float(wall) - begin) * 1e6) * 1000
-        lines.append(
-            f"{t_ns},{running},{waiting},{usage},{preempted},{prompt},{generated},{unpadded},{padded},{mode}"
-        )
+    for wall, running, waiting, usage, generated, prompt, preempted, *tokens in rows:
+        t_ns = str(round((float(wall) - begin) * 1e6) * 1000)
+        lines.append(",".join([t_ns, running, waiting, usage, preempted, prompt, generated, *tokens]))
     return "\n".join([*lines, f"#end rows={len(rows)} dropped=0 errors=0", ""])

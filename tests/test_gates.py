@@ -1,0 +1,321 @@
+"""Validity gates: each fires on the input that it exists for, and none on a recorded good run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from analysis.formats.bench import BenchResult, parse_bench
+from analysis.formats.metrics import Metrics, parse_metrics
+from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
+from analysis.formats.server_log import parse_server_log
+from analysis.formats.steps import parse_steps
+from analysis.gates import GATES, Evidence, judge
+from tests import recorded
+from tests.records import record
+
+NS = 1_000_000_000
+ARMS = {
+    recorded.GRAPHS: (),
+    recorded.GRAPHS_WARM: (),
+    recorded.EAGER: ("--enforce-eager",),
+    recorded.MATCHED: ("--num-gpu-blocks-override=2104",),
+    recorded.COMPILE_ONLY: ("-cc.cudagraph_mode=NONE", "--num-gpu-blocks-override", "2104"),
+}
+
+
+def with_counters(metrics: Metrics, **values: float) -> Metrics:
+    """The same scrape with other values; names without their `vllm:`."""
+    return Metrics(
+        tuple(replace(s, value=values.get(s.name.removeprefix("vllm:"), s.value)) for s in metrics.samples)
+    )
+
+
+def without(metrics: Metrics, name: str) -> Metrics:
+    return Metrics(tuple(s for s in metrics.samples if s.name != name))
+
+
+@cache
+def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
+    """A recorded GPU run. Its prefix cache was on, so the hits are set; the scrape before the load (not
+    recorded) is made from the one after it: the probe alone."""
+    after = parse_metrics(recorded.text(folder, "metrics.txt"))
+    after = with_counters(after, prefix_cache_hits_total=cache_hits)
+    before = with_counters(
+        after,
+        generation_tokens_total=1,
+        prompt_tokens_total=32,
+        request_params_max_tokens_sum=1,
+        num_preemptions_total=0,
+        prefix_cache_hits_total=0,
+    )
+    return Evidence(
+        record=record(
+            "32b.graphs.sustained.r1",
+            serve_argv=("vllm", "serve", "/models/x", "--cudagraph-metrics", *ARMS[folder]),
+            num_prompts=500,
+            input_tokens=1024,
+            output_tokens=128,
+            range_ratio=0.0,
+            warmup_requests=2,
+            timeline=Timeline(
+                run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=75 * NS, window_end_ns=175 * NS
+            ),
+        ),
+        log=parse_server_log(recorded.text(folder, "server.log")),
+        bench=parse_bench(recorded.data(folder, "bench.json")),
+        before=before,
+        after=after,
+        steps=parse_steps(recorded.steps_csv(folder)),
+    )
+
+
+@cache
+def cpu_run() -> Evidence:
+    """The recorded run of the CPU build, as it is."""
+    return Evidence(
+        record=record(
+            "tiny.eager.sustained.r1",
+            gpu=None,
+            serve_argv=("vllm", "--enforce-eager", "--num-gpu-blocks-override", "40", "--cudagraph-metrics"),
+            num_prompts=20,
+            input_tokens=64,
+            output_tokens=60,
+            warmup_requests=2,
+            timeline=Timeline(
+                run_begin_ns=0,
+                healthy_ns=1_064_799_006_377,
+                window_begin_ns=1_074_997_694_829,
+                window_end_ns=1_075_636_860_604,
+            ),
+        ),
+        log=parse_server_log(recorded.text(recorded.CPU, "server.log")),
+        bench=parse_bench(recorded.data(recorded.CPU, "bench.json")),
+        before=parse_metrics(recorded.text(recorded.CPU, "metrics_before.txt")),
+        after=parse_metrics(recorded.text(recorded.CPU, "metrics_after.txt")),
+        steps=parse_steps(recorded.steps_csv(recorded.CPU)),
+    )
+
+
+def codes(evidence: Evidence) -> list[str]:
+    return [reason.code for reason in judge(evidence)]
+
+
+def test_none_fires_on_the_recorded_cpu_run() -> None:
+    assert codes(cpu_run()) == []
+
+
+@pytest.mark.parametrize("folder", recorded.GPU_RUNS)
+def test_none_fires_on_recorded_gpu_runs(folder: str) -> None:
+    assert codes(gpu_run(folder)) == []
+
+
+def test_recorded_cache_hits_are_seen() -> None:
+    """These runs were recorded with the prefix cache on; warm-ups share the first request's prompt."""
+    reasons = judge(gpu_run(recorded.GRAPHS, cache_hits=2016))
+    assert [(r.code, r.severity) for r in reasons] == [("prefix_cache_hits", "invalid")]
+    assert "2016 of 1492000" in reasons[0].evidence
+
+
+def bench(e: Evidence, first: dict[str, Any] | None = None, **scalars: Any) -> Evidence:
+    """Change the result's scalars and its first request."""
+    assert e.bench is not None
+    rows = (replace(e.bench.requests[0], **(first or {})), *e.bench.requests[1:])
+    return replace(e, bench=BenchResult(e.bench.scalars | scalars, rows))
+
+
+def changed(e: Evidence, **fields: Any) -> Evidence:
+    values = {name: getattr(e.record, name) for name in RunRecord.model_fields}
+    return replace(e, record=RunRecord(**(values | fields)))
+
+
+def log(e: Evidence, **facts: Any) -> Evidence:
+    assert e.log is not None
+    return replace(e, log=replace(e.log, **facts))
+
+
+def after(e: Evidence, **values: float) -> Evidence:
+    assert e.after is not None
+    return replace(e, after=with_counters(e.after, **values))
+
+
+def steps(e: Evidence, **fields: Any) -> Evidence:
+    assert e.steps is not None
+    return replace(e, steps=replace(e.steps, **fields))
+
+
+def all_failed(e: Evidence) -> Evidence:
+    return replace(e, bench=parse_bench(recorded.data("cpu-errors", "bench_dead_server.json")))
+
+
+def no_padding(e: Evidence) -> Evidence:
+    assert e.steps is not None
+    return steps(
+        e, rows=tuple(replace(r, unpadded_tokens=None, padded_tokens=None) for r in e.steps.rows)
+    )
+
+
+def version(e: Evidence, text: str | None) -> Evidence:
+    return changed(e, engine=EngineIdentity(kind="vllm", version=text, simulated=False))
+
+
+def window(e: Evidence, begin_s: float) -> Evidence:
+    """Healthy at 50 s; the recorded compilation came less than 1 s later."""
+    t = Timeline(
+        run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=int(begin_s * NS), window_end_ns=175 * NS
+    )
+    return changed(e, timeline=t)
+
+
+Break = Callable[[Evidence], Evidence]
+# code -> ways to break a good GPU run; each must make this gate fire (others may fire with it)
+BROKEN: dict[str, list[Break]] = {
+    "no_successful_requests": [
+        all_failed,
+        lambda e: replace(e, bench=None),
+        lambda e: replace(
+            e,
+            bench=BenchResult(
+                e.bench.scalars | {"total_output_tokens": 0},  # type: ignore[union-attr]
+                tuple(replace(r, output_tokens=0) for r in e.bench.requests),  # type: ignore[union-attr]
+            ),
+        ),
+    ],
+    "failed_requests": [
+        all_failed,
+        lambda e: bench(e, completed=475, failed=25),
+        lambda e: bench(e, {"error": "Traceback\n  ...\nTimeoutError: x"}),
+    ],
+    "request_count_mismatch": [
+        lambda e: bench(e, completed=499),
+        lambda e: changed(e, num_prompts=501),
+        lambda e: replace(e, bench=replace(e.bench, requests=e.bench.requests[1:])),  # type: ignore[union-attr, type-var]
+    ],
+    "short_output": [
+        lambda e: bench(e, {"output_tokens": 37}),
+        lambda e: bench(e, {"output_tokens": 129}),
+        lambda e: changed(e, output_tokens=256, range_ratio=0.3),
+        lambda e: after(e, request_params_max_tokens_sum=64_300),
+    ],
+    "input_length_drift": [
+        lambda e: bench(e, {"input_tokens": 5827}),
+        lambda e: changed(e, input_tokens=10_000, range_ratio=0.3),
+    ],
+    "zero_or_nonfinite_latency": [
+        lambda e: bench(e, {"ttft_s": 0.0}),
+        lambda e: bench(e, {"ttft_s": -0.1}),
+        lambda e: bench(e, {"ttft_s": float("nan"), "latency_s": float("nan")}),
+        lambda e: bench(e, {"itl_us": (20_000, -1)}),
+        lambda e: bench(e, mean_tpot_ms=float("nan")),
+    ],
+    "token_sum_mismatch": [
+        lambda e: bench(e, total_output_tokens=0),
+        lambda e: bench(e, total_input_tokens=511_999),
+        lambda e: after(e, generation_tokens_total=64_258),
+        lambda e: after(e, prompt_tokens_total=600_000),
+        lambda e: changed(e, warmup_requests=0),
+    ],
+    "duration_mismatch": [
+        lambda e: bench(e, duration=90.0),
+        lambda e: bench(e, duration=0.0),
+        lambda e: bench(e, {"start_s": 1.0}),
+    ],
+    "prefix_cache_hits": [lambda e: after(e, prefix_cache_hits_total=470_000)],
+    "metrics_missing": [
+        lambda e: replace(e, before=None),
+        lambda e: replace(e, after=None),
+        lambda e: replace(e, after=without(e.after, "vllm:num_preemptions_total")),  # type: ignore[arg-type]
+        lambda e: replace(e, before=without(e.before, "vllm:cache_config_info")),  # type: ignore[arg-type]
+    ],
+    "step_trace_missing": [lambda e: replace(e, steps=None), lambda e: steps(e, rows=())],
+    "step_trace_incomplete": [
+        lambda e: steps(e, complete=False),
+        lambda e: steps(e, dropped=1),
+        lambda e: steps(e, errors=2),
+        lambda e: replace(e, steps=parse_steps(recorded.steps_csv(recorded.GRAPHS)[:40_000])),
+    ],
+    "steps_disagree_with_metrics": [
+        lambda e: after(e, num_preemptions_total=54),
+        lambda e: steps(e, rows=e.steps.rows[:-500]),  # type: ignore[union-attr]
+    ],
+    "padding_not_reported": [no_padding],
+    "engine_version": [lambda e: version(e, "0.23.1"), lambda e: log(e, vllm_version="0.22.0")],
+    "log_format_unknown": [
+        lambda e: replace(e, log=None),
+        lambda e: log(e, kv_tokens=None),
+        lambda e: log(e, capture_s=None),
+        lambda e: log(e, torch_compile_s=None),
+    ],
+    "arm_not_confirmed": [
+        lambda e: changed(e, serve_argv=("vllm", "serve", "--enforce-eager")),
+        lambda e: changed(e, serve_argv=("vllm", "serve", "-cc.cudagraph_mode=NONE")),
+        lambda e: changed(e, serve_argv=("vllm", "serve", "--num-gpu-blocks-override=2104")),
+        lambda e: changed(e, serve_argv=("vllm", "serve", "--max-cudagraph-capture-size", "64")),
+        lambda e: log(e, enforce_eager=True),
+        lambda e: log(e, cudagraph_mode="NONE"),
+        lambda e: log(e, num_gpu_blocks_natural=1869, num_gpu_blocks_override=2104),
+        lambda e: replace(e, steps=parse_steps(recorded.steps_csv(recorded.EAGER))),
+        lambda e: changed(
+            log(e, num_gpu_blocks_override=2104), serve_argv=("vllm", "--num-gpu-blocks-override=2104")
+        ),
+    ],
+    "jit_in_window": [lambda e: window(e, 50.0)],
+    "engine_errors": [lambda e: log(e, error_lines=("ValueError: x",))],
+}
+
+
+def test_every_gate_has_a_breaking_input() -> None:
+    assert list(BROKEN) == [gate.code for gate in GATES]
+
+
+@pytest.mark.parametrize(
+    ("code", "way"), [(code, way) for code, ways in BROKEN.items() for way in range(len(ways))]
+)
+def test_gate_fires(code: str, way: int) -> None:
+    reasons = {reason.code: reason for reason in judge(BROKEN[code][way](gpu_run()))}
+    assert code in reasons
+    gate = next(gate for gate in GATES if gate.code == code)
+    assert reasons[code].severity == gate.severity
+    assert reasons[code].evidence
+    assert reasons[code].advice == gate.advice
+
+
+def test_eager_arm_that_captured_graphs_is_not_confirmed() -> None:
+    eager = gpu_run(recorded.EAGER)
+    assert codes(log(eager, graphs_captured_full=51)) == ["arm_not_confirmed"]
+    assert "arm_not_confirmed" in codes(replace(eager, steps=gpu_run().steps))
+
+
+def test_evidence_names_what_was_seen() -> None:
+    reasons = judge(bench(gpu_run(), {"output_tokens": 37}, total_output_tokens=63_909))
+    short = next(r for r in reasons if r.code == "short_output")
+    assert short.evidence == "request 0 has 37 tokens, asked for 128; 1 such requests"
+
+
+def test_all_failed_run_is_judged_without_an_exception() -> None:
+    fired = codes(all_failed(replace(gpu_run(), before=None, after=None, steps=None, log=None)))
+    assert fired[:2] == ["no_successful_requests", "failed_requests"]
+
+
+def test_varied_lengths_within_the_ratio_are_fine() -> None:
+    assert codes(changed(gpu_run(), input_tokens=1000, output_tokens=120, range_ratio=0.3)) == []
+
+
+def test_compilation_before_the_window_is_fine() -> None:
+    assert "jit_in_window" not in codes(window(gpu_run(), 52.0))
+
+
+def test_local_build_suffix_of_a_version_is_fine() -> None:
+    assert codes(log(gpu_run(), vllm_version="0.23.0+cu130")) == []
+
+
+def test_prime_needs_no_load() -> None:
+    run = gpu_run()
+    prime = record("32b.graphs.prime", serve_argv=run.record.serve_argv)
+    assert codes(Evidence(prime, log=run.log, before=run.before)) == []
+    assert codes(Evidence(prime, log=run.log, after=run.before)) == []
+    assert codes(Evidence(prime)) == ["metrics_missing", "log_format_unknown"]
