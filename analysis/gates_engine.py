@@ -64,6 +64,12 @@ def _version(e: Evidence) -> str | None:
     return f"recorded {wanted}, the log says {found}"
 
 
+def _simulated(e: Evidence) -> str | None:
+    if e.log is None or e.log.simulated == e.record.engine.simulated:
+        return None
+    return f"the log's engine is {'the stand-in' if e.log.simulated else 'not the stand-in'}"
+
+
 def _log(e: Evidence) -> str | None:
     if e.log is None:
         return "no server log"
@@ -200,6 +206,13 @@ GATES = (
         "The engine that ran is the one recorded.",
         "Another vLLM answered: check which Python starts the engine and its PYTHONPATH.",
         _version,
+    ),
+    Gate(
+        "simulated_engine",
+        "invalid",
+        "A run is recorded as simulated if and only if the stand-in engine ran.",
+        "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.",
+        _simulated,
     ),
     Gate(
         "log_format_unknown",

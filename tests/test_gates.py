@@ -210,7 +210,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: bench(e, {"ttft_s": -0.1}),
         lambda e: bench(e, {"ttft_s": float("nan"), "latency_s": float("nan")}),
         lambda e: bench(e, {"itl_us": (20_000, -1)}),
-        lambda e: bench(e, mean_tpot_ms=float("nan")),
+        lambda e: bench(e, {"latency_s": float("inf")}),
     ],
     "token_sum_mismatch": [
         lambda e: bench(e, total_output_tokens=0),
@@ -244,6 +244,10 @@ BROKEN: dict[str, list[Break]] = {
     ],
     "padding_not_reported": [no_padding],
     "engine_version": [lambda e: version(e, "0.23.1"), lambda e: log(e, vllm_version="0.22.0")],
+    "simulated_engine": [
+        lambda e: log(e, simulated=True),
+        lambda e: changed(e, engine=EngineIdentity(kind="stand-in", version="0.23.0", simulated=True)),
+    ],
     "log_format_unknown": [
         lambda e: replace(e, log=None),
         lambda e: log(e, kv_tokens=None),

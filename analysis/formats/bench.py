@@ -67,13 +67,15 @@ def parse_bench(data: bytes) -> BenchResult:
     object, or lacks the per-request lists (`--save-detailed`).
     """
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:  # truncated, garbage, not UTF-8, several documents
         raise FormatError(f"not one complete JSON document ({error}); run the benchmark again") from None
     if not isinstance(document, dict):
         raise FormatError(f"a JSON object was expected, found {type(document).__name__}")
     for key in _REQUIRED:
-        if not math.isfinite(_number(key, document.get(key))):
+        _number(key, document.get(key))
+    for key, value in document.items():
+        if isinstance(value, float) and not math.isfinite(value):
             raise FormatError(f"{key}: the number is not finite")
     columns = {key: _list(document, key) for key in _LISTS}
     sizes = {key: len(column) for key, column in columns.items()}
@@ -82,6 +84,10 @@ def parse_bench(data: bytes) -> BenchResult:
     rows = tuple(_row(i, *values) for i, values in enumerate(zip(*columns.values(), strict=True)))
     scalars = {key: value for key, value in document.items() if not isinstance(value, list)}
     return BenchResult(scalars, rows)
+
+
+def _not_json(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")
 
 
 def _list(document: dict[str, Any], key: str) -> list[Any]:
@@ -98,7 +104,7 @@ def _row(
         raise FormatError(f"itls[{request}]: a list was expected")
     times = [_number(f"itls[{request}]", itl) for itl in itls]
     for itl in times:
-        if not abs(itl) < _MAX_ITL_S:  # also catches NaN
+        if not abs(itl) < _MAX_ITL_S:
             raise FormatError(f"itls[{request}]: {itl} s is no inter-token time")
     ttft_s = _number(f"ttfts[{request}]", ttft)
     return RequestRow(

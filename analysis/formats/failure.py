@@ -114,11 +114,6 @@ _CLASSES = (
         r"No such file or directory: '(?:[\w/.-]*/)?(?:g\+\+|gcc|cc|nvcc|ninja)'",
     ),
     _kind(
-        "engine_not_installed",
-        "The engine's Python lacks a package: check which Python runs the engine and its packages.",
-        r"No module named '?vllm\b|ModuleNotFoundError|ImportError: ",
-    ),
-    _kind(
         "too_many_open_files",
         "Raise the limit of open files (`ulimit -n 65536`).",
         "^(?!.*Found ulimit of).*Too many open files",  # 0.23.0 quotes the error in a harmless warning
@@ -132,6 +127,11 @@ _CLASSES = (
         "cuda_error",
         "A CUDA call failed: run again; if it stays, check the GPU with `dmesg` and nvidia-smi.",
         "CUDA error: |cudaError|CUBLAS_STATUS|NCCL error",
+    ),
+    _kind(
+        "engine_not_installed",
+        "The engine's Python lacks a package: check which Python runs the engine and its packages.",
+        r"No module named '?vllm\b|^(?:ModuleNotFoundError|ImportError): ",
     ),
     _kind(
         "engine_unreachable",
