@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from itertools import takewhile
+
 from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import missing_facts
 from analysis.gate import Evidence, Gate
@@ -114,9 +117,13 @@ def _arm_graphs(e: Evidence, without: bool) -> str | None:
         return "cudagraph_mode is NONE, graphs asked for"
     if modes - {None} and not modes & {"FULL", "PIECEWISE"}:
         return "no step ran a CUDA graph"
+    sizes = e.log.capture_sizes
     largest = _flag(e.record.serve_argv, "--max-cudagraph-capture-size")
-    if largest is not None and e.log.capture_sizes and str(max(e.log.capture_sizes)) != largest:
-        return f"largest capture size is {max(e.log.capture_sizes)}, asked for {largest}"
+    if largest is not None and sizes and str(sizes[-1]) != largest:
+        return f"largest capture size is {sizes[-1]}, asked for {largest} (the engine cuts to a default size)"
+    wanted = _flag_list(e.record.serve_argv, "--cudagraph-capture-sizes")
+    if wanted and sizes and set(wanted) != {str(size) for size in sizes}:
+        return f"capture sizes are {sizes[0]} to {sizes[-1]} ({len(sizes)}), asked for {len(wanted)} others"
     return None
 
 
@@ -151,12 +158,31 @@ def _flag(argv: tuple[str, ...], name: str) -> str | None:
     return value
 
 
+def _flag_list(argv: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """Values of `name V1 V2 ...`; empty if absent."""
+    if name not in argv:
+        return ()
+    return tuple(takewhile(lambda arg: not arg.startswith("-"), argv[argv.index(name) + 1 :]))
+
+
+def _compilation(argv: tuple[str, ...], key: str) -> str | None:
+    """A key of the compilation configuration, dotted or in its JSON form, in capitals; None if not given."""
+    for flag in ("-cc", "--compilation-config"):
+        if (value := _flag(argv, f"{flag}.{key}")) is not None:
+            return value.upper()
+        try:
+            whole = json.loads(_flag(argv, flag) or "{}")
+        except ValueError:
+            continue
+        if isinstance(whole, dict) and whole.get(key) is not None:
+            return str(whole[key]).upper()
+    return None
+
+
 def _asked(argv: tuple[str, ...]) -> tuple[bool, str | None, bool]:
     """(enforce eager, CUDA graph mode if given, compiled) as the command line asks."""
-    mode = _flag(argv, "-cc.cudagraph_mode") or _flag(argv, "--compilation-config.cudagraph_mode")
-    compile_mode = _flag(argv, "-cc.mode") or _flag(argv, "--compilation-config.mode")
-    eager = "--enforce-eager" in argv
-    return eager, mode.upper() if mode else None, (compile_mode or "3").upper() in ("3", "VLLM_COMPILE")
+    compiled = _compilation(argv, "mode") in (None, "3", "VLLM_COMPILE")
+    return "--enforce-eager" in argv, _compilation(argv, "cudagraph_mode"), compiled
 
 
 def _gpu_log(record: RunRecord) -> bool:

@@ -259,6 +259,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: changed(e, serve_argv=("vllm", "serve", "-cc.cudagraph_mode=NONE")),
         lambda e: changed(e, serve_argv=("vllm", "serve", "--num-gpu-blocks-override=2104")),
         lambda e: changed(e, serve_argv=("vllm", "serve", "--max-cudagraph-capture-size", "64")),
+        lambda e: changed(e, serve_argv=("vllm", "serve", "--cudagraph-capture-sizes", "1", "2", "3", "--x")),
         lambda e: log(e, enforce_eager=True),
         lambda e: log(e, cudagraph_mode="NONE"),
         lambda e: log(e, num_gpu_blocks_natural=1869, num_gpu_blocks_override=2104),
@@ -292,6 +293,29 @@ def test_eager_arm_that_captured_graphs_is_not_confirmed() -> None:
     eager = gpu_run(recorded.EAGER)
     assert codes(log(eager, graphs_captured_full=51)) == ["arm_not_confirmed"]
     assert "arm_not_confirmed" in codes(replace(eager, steps=gpu_run().steps))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-cc.cudagraph_mode=none",),
+        ("--compilation-config.cudagraph_mode", "NONE"),
+        ("-cc", '{"cudagraph_mode": "NONE", "mode": 3}'),
+        ("--compilation-config={\"cudagraph_mode\": \"NONE\"}",),
+    ],
+)
+def test_every_spelling_of_a_graph_mode_is_understood(flags: tuple[str, ...]) -> None:
+    argv = ("vllm", "serve", "--num-gpu-blocks-override=2104", *flags)
+    assert codes(changed(gpu_run(recorded.COMPILE_ONLY), serve_argv=argv)) == []
+    assert "arm_not_confirmed" in codes(changed(gpu_run(recorded.MATCHED), serve_argv=argv))
+
+
+def test_capture_sizes_as_asked_are_confirmed() -> None:
+    graphs = gpu_run()
+    assert graphs.log is not None
+    sizes = [str(size) for size in graphs.log.capture_sizes]
+    argv = ("vllm", "--cudagraph-capture-sizes", *sizes, "--max-cudagraph-capture-size=512", "--seed", "0")
+    assert codes(changed(graphs, serve_argv=argv)) == []
 
 
 def test_evidence_names_what_was_seen() -> None:
