@@ -1,0 +1,72 @@
+"""Samples the GPU every 100 ms into a CSV file, from before the engine's start to after its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import astuple, fields
+from pathlib import Path
+from typing import TextIO
+
+from runner.errors import CampaignError
+from runner.nvml import Gpu, TelemetryRow
+
+COLUMNS = tuple(field.name for field in fields(TelemetryRow))
+INTERVAL_S = 0.1
+FLUSH_EVERY = 10
+
+
+def format_sample(row: TelemetryRow) -> str:
+    """One CSV line; an empty field is a reading that the device does not give."""
+    return ",".join("" if value is None else str(value) for value in astuple(row)) + "\n"
+
+
+class Telemetry:
+    """A sampler thread. When NVML or the disk fails it stops sampling, keeps what it has and says why."""
+
+    def __init__(self, gpu: Gpu, path: Path, interval_s: float = INTERVAL_S) -> None:
+        self._gpu, self._path, self._interval_s = gpu, path, interval_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.samples = 0
+        self.reason: str | None = None  # why it ended before it was stopped
+
+    def start(self) -> None:
+        """Open the file and begin. Raises OSError when the file cannot be made."""
+        file = self._path.open("w", encoding="ascii", newline="")
+        try:
+            file.write(",".join(COLUMNS) + "\n")
+            file.flush()
+        except OSError:
+            file.close()
+            raise
+        self._thread = threading.Thread(target=self._run, args=(file,), name="telemetry", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last sample, close the file. May be called twice, or without a start."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, file: TextIO) -> None:
+        try:
+            with file:
+                self._sample_until_stopped(file)
+        except CampaignError as error:
+            self.reason = f"{error.message} after {self.samples} samples"
+        except Exception as error:
+            self.reason = f"{type(error).__name__}: {error} after {self.samples} samples"
+
+    def _sample_until_stopped(self, file: TextIO) -> None:
+        due_s = time.monotonic()
+        last = False
+        while True:
+            file.write(format_sample(self._gpu.sample()))
+            self.samples += 1
+            if self.samples % FLUSH_EVERY == 0:
+                file.flush()
+            if last:
+                return
+            due_s = max(due_s + self._interval_s, time.monotonic())  # a late sample shifts the rest, no burst
+            last = self._stop.wait(max(0.0, due_s - time.monotonic()))
