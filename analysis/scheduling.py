@@ -1,9 +1,10 @@
 """A model of the vLLM 0.23.0 V1 scheduler: which requests run in each engine step, without any clock.
 
-Modelled after `vllm/v1/core/sched/scheduler.py` (FCFS): running requests first, then the waiting ones whose whole
-sequence fits (`scheduler_reserve_full_isl`), chunked prefill within a token budget, last-come preemption by
-recompute, one null block, no prefix cache. With asynchronous scheduling (`AsyncScheduler`, batch queue of two)
-step N+1 is planned before the tokens of step N are known, so blocks come free one step later.
+Modelled after `vllm/v1/core/sched/scheduler.py` (FCFS): running requests first, then the waiting ones whose
+whole sequence fits (`scheduler_reserve_full_isl`), chunked prefill within a token budget, last-come
+preemption by recompute, one null block, no prefix cache. With asynchronous scheduling (`AsyncScheduler`,
+batch queue of two) step N+1 is planned before the tokens of step N are known, so blocks come free one step
+later.
 
 Not modelled: speculative decoding, LoRA, encoder inputs, KV connectors, pipeline parallelism, priorities.
 Pure: the same calls give the same steps. Units: tokens, blocks of `block_size` tokens, shares 0–1.
@@ -22,11 +23,13 @@ RuntimeMode = Literal["NONE", "PIECEWISE", "FULL"]
 
 
 class SchedulingError(ValueError):
-    """A configuration or request that the engine would refuse; the text names the value and what is allowed."""
+    """A configuration or request that the engine would refuse; the text names the value and what is
+    allowed."""
 
 
 def default_capture_sizes(max_num_seqs: int = 1024, max_capture: int = 512) -> tuple[int, ...]:
-    """Batch sizes captured by default: 1, 2, 4, then every 8 below 256, then every 16 (51 sizes up to 512)."""
+    """Batch sizes captured by default: 1, 2, 4, then every 8 below 256, then every 16 (51 sizes up to
+    512)."""
     largest = min(max_num_seqs * 2, max_capture)
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
     return tuple(size for size in sizes if size <= largest)
@@ -46,7 +49,13 @@ class SchedulerConfig:
     asynchronous: bool = True  # False on the CPU build
 
     def __post_init__(self) -> None:
-        for name in ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len"):
+        for name in (
+            "num_gpu_blocks",
+            "block_size",
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "max_model_len",
+        ):
             if getattr(self, name) < 1:
                 raise SchedulingError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if list(self.capture_sizes) != sorted(set(self.capture_sizes)):
@@ -73,8 +82,9 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One engine step as a stat logger sees it. Running, waiting and KV usage are read after the next step is planned
-    (asynchronous scheduling); token columns are None where the engine reports none: an empty step, or no output."""
+    """One engine step as a stat logger sees it. Running, waiting and KV usage are read after the next
+    step is planned (asynchronous scheduling); token columns are None where the engine reports none: an
+    empty step, or no output."""
 
     running: int
     waiting: int
@@ -123,8 +133,9 @@ class _Batch:
 
 
 class Scheduler:
-    """The engine's scheduler, step by step. A caller that keeps time calls `step`, lets the step's duration pass, then
-    delivers `emitted`; requests added in that time take part in the step after next, as in the engine."""
+    """The engine's scheduler, step by step. A caller that keeps time calls `step`, lets the step's
+    duration pass, then delivers `emitted`; requests added in that time take part in the step after
+    next, as in the engine."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
@@ -148,20 +159,26 @@ class Scheduler:
         return 1.0 - self._free / self.config.usable_blocks if self.config.usable_blocks else 0.0
 
     def add(self, request_id: str, prompt_tokens: int, output_tokens: int) -> None:
-        """Queue a request that generates `output_tokens` (fewer at the context's end). Raises SchedulingError if it
-        could never run: id in use, no tokens, longer than the context or than the whole KV pool."""
+        """Queue a request that generates `output_tokens` (fewer at the context's end). Raises
+        SchedulingError if it could never run: id in use, no tokens, longer than the context or than
+        the whole KV pool."""
         limit = self.config.max_model_len
         if request_id in self._requests:
             raise SchedulingError(f"request id {request_id!r} is in use")
         if prompt_tokens < 1 or output_tokens < 1:
-            raise SchedulingError(f"request {request_id!r}: {prompt_tokens} in, {output_tokens} out; both must be at least 1")
+            raise SchedulingError(
+                f"request {request_id!r}: {prompt_tokens} in, {output_tokens} out; both must be at least 1"
+            )
         if prompt_tokens >= limit:
-            raise SchedulingError(f"request {request_id!r}: {prompt_tokens} prompt tokens leave no room in max_model_len {limit}")
+            raise SchedulingError(
+                f"request {request_id!r}: {prompt_tokens} prompt tokens fill max_model_len {limit}"
+            )
         output_tokens = min(output_tokens, limit - prompt_tokens)
         needed = self.config.blocks_for(prompt_tokens + output_tokens - 1)
         if needed > self.config.usable_blocks:
             raise SchedulingError(
-                f"request {request_id!r} needs {needed} blocks; the pool has {self.config.usable_blocks} besides the null block"
+                f"request {request_id!r} needs {needed} blocks; "
+                f"the pool has {self.config.usable_blocks} besides the null block"
             )
         request = _Request(request_id, prompt_tokens, output_tokens)
         self._requests[request_id] = request
@@ -177,7 +194,8 @@ class Scheduler:
         self._finished_to_report = True
 
     def step(self) -> Step | None:
-        """Plan ahead as far as the engine does, then complete the oldest planned step. None: nothing to do."""
+        """Plan ahead as far as the engine does, then complete the oldest planned step. None: nothing to
+        do."""
         depth = 2 if self.config.asynchronous else 1
         while len(self._batches) < depth and (self._requests or self._finished_to_report):
             self._batches.append(self._plan())
@@ -270,7 +288,9 @@ class Scheduler:
                 finished.append(request)
         for request in finished:
             self.abort(request.request_id)
-        padded, mode = self.config.padded(batch.tokens, batch.uniform_decode) if batch.tokens else (None, None)
+        padded, mode = (
+            self.config.padded(batch.tokens, batch.uniform_decode) if batch.tokens else (None, None)
+        )
         return Step(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -293,14 +313,14 @@ def simulate(
     first_arrivals: int = 1,
     client_lag_steps: int = 1,
 ) -> list[Step]:
-    """Steps of a closed loop: `concurrency` clients send the (prompt, output) token pairs in order, each the next one
-    when its request ends.
+    """Steps of a closed loop: `concurrency` clients send the (prompt, output) token pairs in order, each the
+    next one when its request ends.
 
-    `first_arrivals` requests reach the engine before the rest of the first burst, which comes while the first step
-    runs. A client's next request reaches the engine when `client_lag_steps` further steps have been planned after the
-    end of its last one: 1 when network and client take less than a step, as on a GPU; hundreds with a model so small
-    that a step takes a millisecond. Raises SchedulingError for a request that could never run or a concurrency
-    below 1.
+    `first_arrivals` requests reach the engine before the rest of the first burst, which comes while the
+    first step runs. A client's next request reaches the engine when `client_lag_steps` further steps have
+    been planned after the end of its last one: 1 when network and client take less than a step, as on a GPU;
+    hundreds with a model so small that a step takes a millisecond. Raises SchedulingError for a request that
+    could never run or a concurrency below 1.
     """
     if concurrency < 1:
         raise SchedulingError(f"concurrency is {concurrency}; it must be at least 1")
@@ -334,8 +354,8 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a load is expected to do: figures over the waiting span (from the first step that leaves a request waiting
-    to the last token; None if none ever waits) and over all steps."""
+    """What a load is expected to do: figures over the waiting span (from the first step that leaves a
+    request waiting to the last token; None if none ever waits) and over all steps."""
 
     steps: int
     waiting_steps: int | None
@@ -358,5 +378,7 @@ def summarise(steps: Sequence[Step]) -> Prediction:
         mean_running=sum(step.running for step in span) / len(span) if span else None,
         preempted=sum(step.preempted for step in steps),
         scheduled_tokens=sum(step.unpadded_tokens or 0 for step in working),
-        padded_share_full=(padded - sum(step.unpadded_tokens or 0 for step in full)) / padded if padded else None,
+        padded_share_full=(padded - sum(step.unpadded_tokens or 0 for step in full)) / padded
+        if padded
+        else None,
     )

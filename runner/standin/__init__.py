@@ -1,7 +1,8 @@
-"""A stand-in for the engine: the faces of `vllm serve` and `vllm bench serve` on the scheduling model, on scaled time.
+"""A stand-in for the engine: `vllm serve` and `vllm bench serve` on the scheduling model, on scaled time.
 
 For tests and the demonstration, never chosen silently: the log says SIMULATED. Environment:
-CAMPAIGN_STANDIN_SPEED  how many times faster than an engine on a card (default 1; times reported are the clock's);
-CAMPAIGN_STANDIN_FAULT  one of `settings.FAULTS`;
-CAMPAIGN_STEPS_FILE     where the step trace goes.
+
+- CAMPAIGN_STANDIN_SPEED: how many times faster than a card (default 1); times reported are the clock's.
+- CAMPAIGN_STANDIN_FAULT: one of `settings.FAULTS`.
+- CAMPAIGN_STEPS_FILE: where the step trace goes.
 """

@@ -2,11 +2,6 @@
 
 import sys
 
-USAGE = (
-    "usage: vllm [-h] [-v]\n            {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
-    "vllm: error: this stand-in knows `serve MODEL` and `bench serve`\n"
-)
-
 
 def main(argv: list[str]) -> int:
     if argv[:1] == ["serve"]:
@@ -17,8 +12,9 @@ def main(argv: list[str]) -> int:
         from runner.standin.bench import bench
 
         return bench(argv[2:])
-    sys.stderr.write(USAGE)
-    return 2
+    from runner.standin.settings import VllmParser
+
+    VllmParser().error("this stand-in knows `serve MODEL` and `bench serve`")
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from analysis.scheduling import Scheduler, Step
+from runner.standin.log import EngineLog, flush
 from runner.standin.metrics_text import MetricValues
 from runner.standin.settings import ServeSettings
-from runner.standin.startup import API, Line, graph_table, write
 
-STEP_COLUMNS = "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,unpadded_tokens,padded_tokens,runtime_mode"
+STEP_COLUMNS = (
+    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,"
+    "unpadded_tokens,padded_tokens,runtime_mode"
+)
 LATE_STEPS = 8  # steps whose tokens go out together when the loop is behind its clock
 LOG_INTERVAL_S = 10.0
 FLUSH_INTERVAL_S = 0.5
@@ -49,8 +52,8 @@ class StepFile:
         self.rows += 1
         values = (
             time.monotonic_ns(), step.running, step.waiting, f"{step.kv_usage:.6f}",
-            None if step.generated_tokens is None else step.preempted, step.prompt_tokens, step.generated_tokens,
-            step.unpadded_tokens, step.padded_tokens, step.runtime_mode,
+            None if step.generated_tokens is None else step.preempted, step.prompt_tokens,
+            step.generated_tokens, step.unpadded_tokens, step.padded_tokens, step.runtime_mode,
         )  # fmt: skip
         self._lines.append(",".join("" if value is None else str(value) for value in values))
 
@@ -66,8 +69,8 @@ class StepFile:
 
 
 class Engine:
-    def __init__(self, settings: ServeSettings, speed: float, steps: StepFile) -> None:
-        self.settings, self.speed, self.steps = settings, speed, steps
+    def __init__(self, settings: ServeSettings, speed: float, steps: StepFile, log: EngineLog) -> None:
+        self.settings, self.speed, self.steps, self.log = settings, speed, steps, log
         self.metrics = MetricValues()
         self.finished = 0
         self.dead = False
@@ -94,7 +97,8 @@ class Engine:
             self._work.set()
 
     async def run(self) -> None:
-        """Steps until cancelled. The model's clock may fall behind on a busy host; it then drops the lost time."""
+        """Steps until cancelled. The model's clock may fall behind on a busy host; it then drops the lost
+        time."""
         at = time.monotonic()
         late = 0
         while not self.dead:
@@ -127,7 +131,11 @@ class Engine:
         self.steps.add(step)
         now = time.monotonic()
         m = self.metrics
-        m.gauges.update(num_requests_running=step.running, num_requests_waiting=step.waiting, kv_cache_usage_perc=step.kv_usage)
+        m.gauges.update(
+            num_requests_running=step.running,
+            num_requests_waiting=step.waiting,
+            kv_cache_usage_perc=step.kv_usage,
+        )
         if step.unpadded_tokens:
             self._tables[step.unpadded_tokens, step.padded_tokens or 0, step.runtime_mode or "NONE"] += 1
         if not step.emitted:
@@ -177,10 +185,13 @@ class Engine:
         m.observe("request_generation_tokens", live.generated)
         m.observe("request_queue_time_seconds", 0.0)
         if live.generated > 1 and live.first is not None:
-            m.observe("request_time_per_output_token_seconds", (live.last - live.first) / (live.generated - 1))
+            m.observe(
+                "request_time_per_output_token_seconds", (live.last - live.first) / (live.generated - 1)
+            )
 
     async def flush_and_log(self) -> None:
-        """Write the step trace twice a second and the engine's ten-second lines; idle intervals are not logged."""
+        """Write the step trace twice a second and the engine's ten-second lines; idle intervals are not
+        logged."""
         last = time.monotonic()
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
@@ -197,14 +208,7 @@ class Engine:
         tables, self._tables = self._tables, Counter()
         if not tables:
             return
-        gauges = self.metrics.gauges
-        lines = [Line(
-            API, "loggers.py:271",
-            f"Engine 000: Avg prompt throughput: {prompt / interval_s:.1f} tokens/s, "
-            f"Avg generation throughput: {generated / interval_s:.1f} tokens/s, "
-            f"Running: {gauges['num_requests_running']:.0f} reqs, Waiting: {gauges['num_requests_waiting']:.0f} reqs, "
-            f"GPU KV cache usage: {gauges['kv_cache_usage_perc'] * 100:.1f}%, Prefix cache hit rate: 0.0%",
-        )]  # fmt: skip
+        self.log.intervals(interval_s, prompt, generated, self.metrics.gauges)
         if self.settings.args["cudagraph_metrics"]:
-            lines.append(graph_table(self.settings, tables))
-        write(*lines)
+            self.log.graph_table(tables)
+        flush()

@@ -1,7 +1,7 @@
 """The imagined card and the two model shapes: memory, step times and start-up times.
 
-Figures follow the recorded runs (32B on an H200) and their log lines; the 7B scales them. Simulated figures are
-for exercise, not for conclusions.
+Figures follow the recorded runs (32B on an H200) and their log lines; the 7B scales them. Simulated figures
+are for exercise, not for conclusions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ class Shape:
         tokens = step.padded_tokens or 0
         if not tokens:
             return 0.05
-        card = max(self.decode_ms + self.decode_ms_per_token * min(tokens, 512), self.prefill_ms_per_token * tokens)
-        launch = {"FULL": 0.0, "PIECEWISE": 0.2, "NONE": 0.5 if compiled else 0.4}[step.runtime_mode or "NONE"]
+        card = max(
+            self.decode_ms + self.decode_ms_per_token * min(tokens, 512), self.prefill_ms_per_token * tokens
+        )
+        launch = {"FULL": 0.0, "PIECEWISE": 0.2, "NONE": 0.5 if compiled else 0.4}[
+            step.runtime_mode or "NONE"
+        ]
         return max(card, launch * self.layers)
 
     def kv_gib(self, utilization: float, graphs: int) -> float:

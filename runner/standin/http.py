@@ -54,8 +54,8 @@ class ServerConnection(asyncio.Protocol):
         """A whole response; anything but bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body, separators=(",", ":")).encode()
         kind = f"content-type: {content_type}\r\n" if data else ""
-        head = f"HTTP/1.1 {status} {REASONS.get(status, '')}\r\nserver: uvicorn\r\ncontent-length: {len(data)}\r\n{kind}\r\n"
-        self.write(head.encode() + data)
+        head = f"HTTP/1.1 {status} {REASONS[status]}\r\nserver: uvicorn\r\n"
+        self.write(f"{head}content-length: {len(data)}\r\n{kind}\r\n".encode() + data)
 
     def start_stream(self) -> None:
         self.write(
@@ -88,12 +88,18 @@ class ClientConnection(asyncio.Protocol):
         if self._on_data and self._done and self._on_data(data) and not self._done.done():
             self._done.set_result(None)
 
-    async def post(self, path: str, headers: dict[str, str], body: bytes, on_data: Callable[[bytes], bool]) -> None:
+    async def post(
+        self, path: str, headers: dict[str, str], body: bytes, on_data: Callable[[bytes], bool]
+    ) -> None:
         """Send a request; `on_data` sees every read and returns True when the response is complete.
         Raises ConnectionError if the server goes away."""
         if self.transport is None:
             raise ConnectionResetError("Connection is closed")
-        lines = [f"POST {path} HTTP/1.1", f"content-length: {len(body)}", *(f"{key}: {value}" for key, value in headers.items())]
+        lines = [
+            f"POST {path} HTTP/1.1",
+            f"content-length: {len(body)}",
+            *(f"{key}: {value}" for key, value in headers.items()),
+        ]
         self._on_data, self._done = on_data, asyncio.get_running_loop().create_future()
         self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         await self._done

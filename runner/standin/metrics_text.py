@@ -56,7 +56,10 @@ class MetricValues:
         def family(name: str, kind: str, text: str, samples: list[tuple[str, str, float]]) -> None:
             suffix = "_total" if kind == "counter" else ""
             out.extend([f"# HELP vllm:{name}{suffix} {text}", f"# TYPE vllm:{name}{suffix} {kind}"])
-            out.extend(f"vllm:{name}{suffix}{part}{{{label}{extra}}} {float(value)}" for part, extra, value in samples)
+            out.extend(
+                f"vllm:{name}{suffix}{part}{{{label}{extra}}} {float(value)}"
+                for part, extra, value in samples
+            )
             if kind != "gauge":
                 out.extend([f"# HELP vllm:{name}_created {text}", f"# TYPE vllm:{name}_created gauge"])
                 out.append(f"vllm:{name}_created{{{label}}} {self.started}")
@@ -77,7 +80,12 @@ class MetricValues:
         )  # fmt: skip
         for name, text in HISTOGRAMS.items():
             count = self.counts[name]
-            family(name, "histogram", text, [("_bucket", ',le="+Inf"', count), ("_count", "", count), ("_sum", "", self.sums[name])])
+            family(
+                name,
+                "histogram",
+                text,
+                [("_bucket", ',le="+Inf"', count), ("_count", "", count), ("_sum", "", self.sums[name])],
+            )
         info = {
             "block_size": s.scheduler.block_size,
             "cache_dtype": "auto",

@@ -16,60 +16,54 @@ from typing import Any
 from analysis.scheduling import SchedulingError
 from runner.standin.engine import Engine, StepFile
 from runner.standin.http import ServerConnection
+from runner.standin.log import EngineLog, write
 from runner.standin.settings import ServeSettings, fault, parse_serve, speed, start_error
-from runner.standin.startup import API, CORE, SHUTDOWN, Line, Raw, failure, start_phases, write
 
 DIE_AFTER_REQUESTS = 5
 SLOW_FIRST_S = 20.0
-OUT_OF_MEMORY = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 540.00 MiB. GPU 0 has a total capacity of 79.18 GiB "
-    "of which 211.44 MiB is free."
-)
+MODEL_FIELDS = {"root": "model", "max_model_len": "max_model_len"}
 
 
 class _Stream:
     """A completion on its way to the client: an SSE event a token, or one JSON document at the end."""
 
-    def __init__(self, server: Server, connection: ServerConnection, request_id: str, request: dict[str, Any], prompt_tokens: int, early: bool) -> None:
-        self._connection, self._stream = connection, bool(request.get("stream"))
-        self._usage = not self._stream or bool((request.get("stream_options") or {}).get("include_usage"))
-        self._prompt_tokens, self._sent = prompt_tokens, 0
-        self._reason = "stop" if early else "length"
-        self._head = {
-            "id": request_id, "object": "text_completion", "created": int(time.time()), "model": server.settings.served_name,
-        }  # fmt: skip
-        self._fingerprint = f"vllm-0.23.0-{server.settings.fingerprint[:8]}"
-        self._event = self._token_event(None)
+    def __init__(
+        self, connection: ServerConnection, request: dict[str, Any], settings: ServeSettings
+    ) -> None:
+        self.connection = connection
+        self.request_id = ""
+        self.reason = "length"
+        self.prompt_tokens = 0
+        self._streamed = bool(request.get("stream"))
+        self._usage = bool((request.get("stream_options") or {}).get("include_usage"))
+        self._model, self._print = settings.served_name, f"vllm-0.23.0-{settings.compile_key[:8]}"
+        self._created, self._sent, self._event = int(time.time()), 0, b""
 
-    def _token_event(self, reason: str | None) -> bytes:
-        choice = {
-            "index": 0, "text": " w1", "logprobs": None, "finish_reason": reason, "stop_reason": None,
-            "prompt_token_ids": None, "token_ids": None,
-        }  # fmt: skip
-        return _event({**self._head, "choices": [choice]})
+    def _document(self, text: str, reason: str | None, **more: Any) -> dict[str, Any]:
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        head = {"id": self.request_id, "object": "text_completion", "created": self._created}
+        return {**head, "model": self._model, "choices": [choice], **more}
 
     def tokens(self, count: int, finished: bool) -> None:
+        if not self._sent and self._streamed:
+            self.connection.start_stream()
+            self._event = _event(self._document(" w1", None))
         self._sent += count
-        usage = {
-            "prompt_tokens": self._prompt_tokens, "total_tokens": self._prompt_tokens + self._sent, "completion_tokens": self._sent,
-        }  # fmt: skip
-        if self._stream:
-            if self._sent == count:
-                self._connection.start_stream()
+        total = self.prompt_tokens + self._sent
+        usage = {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": self._sent}
+        last = {"system_fingerprint": self._print, "usage": usage}
+        if self._streamed:
             data = self._event * (count - finished)
             if finished:
-                data += self._token_event(self._reason)
+                data += _event(self._document(" w1", self.reason))
                 if self._usage:
-                    data += _event({**self._head, "choices": [], "usage": usage, "system_fingerprint": self._fingerprint})
+                    data += _event({**self._document("", None), "choices": [], "usage": usage})
                 data += b"data: [DONE]\n\n"
-            self._connection.chunk(data, last=finished)
+            self.connection.chunk(data, last=finished)
         elif finished:
-            choice = {"index": 0, "text": " w1" * self._sent, "logprobs": None, "finish_reason": self._reason, "stop_reason": None}
-            self._connection.respond(
-                {**self._head, "choices": [choice], "system_fingerprint": self._fingerprint, "usage": usage}
-            )
+            self.connection.respond(self._document(" w1" * self._sent, self.reason, **last))
         if finished:
-            self._connection.on_lost = None
+            self.connection.on_lost = None
 
 
 def _event(document: dict[str, Any]) -> bytes:
@@ -77,142 +71,152 @@ def _event(document: dict[str, Any]) -> bytes:
 
 
 class Server:
-    def __init__(self, settings: ServeSettings, engine: Engine, speed: float, fault: str | None) -> None:
-        self.settings, self.engine, self.speed, self.fault = settings, engine, speed, fault
-        self._completions = 0
+    """Routes and faults of the API server."""
+
+    def __init__(self, engine: Engine, speed: float, fault: str | None) -> None:
+        self.engine, self.settings, self.speed, self.fault = engine, engine.settings, speed, fault
         self.exit = asyncio.Event()
+        self._completions = 0
         if fault == "die_mid_bench":
             engine.on_finished = self._die_after
 
-    def handle(self, connection: ServerConnection, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-        name = self.settings.served_name
+    def handle(
+        self, connection: ServerConnection, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None:
         if path in ("/health", "/ping"):
             connection.respond(b"", 503 if self.engine.dead else 200)
         elif path == "/version":
             connection.respond({"version": "0.23.0"})
         elif path == "/metrics":
-            connection.respond(self.engine.metrics.text(self.settings), content_type="text/plain; version=0.0.4; charset=utf-8")
+            text = self.engine.metrics.text(self.settings)
+            connection.respond(text, content_type="text/plain; version=0.0.4; charset=utf-8")
         elif path == "/v1/models":
-            model = {
-                "id": name, "object": "model", "created": int(time.time()), "owned_by": "vllm", "root": self.settings.args["model"],
-                "parent": None, "max_model_len": self.settings.args["max_model_len"],
-            }  # fmt: skip
+            model = {"id": self.settings.served_name, "object": "model", "owned_by": "vllm"}
+            model |= {name: self.settings.args[key] for name, key in MODEL_FIELDS.items()}
             connection.respond({"object": "list", "data": [model]})
         elif path == "/v1/completions" and method == "POST":
-            self._complete(connection, headers, body)
+            refusal = self._complete(connection, headers, body)
+            if refusal:
+                _refuse(connection, *refusal)
         else:
             connection.respond({"detail": "Not Found"}, 404)
 
-    def _complete(self, connection: ServerConnection, headers: dict[str, str], body: bytes) -> None:
+    def _complete(
+        self, connection: ServerConnection, headers: dict[str, str], body: bytes
+    ) -> tuple[str, int] | None:
+        """Hand a completion to the engine; (message, status) if it is refused."""
         try:
             request = json.loads(body)
             prompt, output = request["prompt"], int(request.get("max_tokens") or 16)
             prompt_tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return _refuse(connection, f"{type(error).__name__}: {error}", 400)
+            return f"{type(error).__name__}: {error}", 400
         model = request.get("model", self.settings.served_name)
         if model != self.settings.served_name:
-            return _refuse(connection, f"The model `{model}` does not exist.", 404)
+            return f"The model `{model}` does not exist.", 404
         self._completions += 1
         number = self._completions
         if self.engine.dead or (self.fault == "refuse_requests" and number % 4 == 0):
-            return _refuse(connection, "EngineCore encountered an issue.", 503)
-        early = self.fault == "short_outputs" and number % 5 == 0 and output > 2
-        request_id = f"cmpl-{headers.get('x-request-id') or uuid.uuid4().hex[:16]}"
-        stream = _Stream(self, connection, request_id, request, prompt_tokens, early)
-        request_id = f"{request_id}-{number}"
+            return "EngineCore encountered an issue.", 503
+        stream = _Stream(connection, request, self.settings)
+        stream.request_id = f"cmpl-{headers.get('x-request-id') or uuid.uuid4().hex[:16]}"
+        stream.prompt_tokens = prompt_tokens
+        if self.fault == "short_outputs" and number % 5 == 0 and output > 2:
+            output, stream.reason = output // 3, "stop"
+        engine_id = f"{stream.request_id}-{number}"
 
-        def start() -> None:
+        def start() -> tuple[str, int] | None:
             try:
-                self.engine.add(request_id, prompt_tokens, output // 3 if early else output, stream)
+                self.engine.add(engine_id, prompt_tokens, output, stream)
             except SchedulingError as error:
-                return _refuse(connection, str(error), 400)
-            connection.on_lost = lambda: self.engine.abort(request_id)
+                return str(error), 400
+            connection.on_lost = lambda: self.engine.abort(engine_id)
+            return None
 
         if self.fault == "slow_first_request" and number == 1:
             asyncio.get_running_loop().call_later(SLOW_FIRST_S / self.speed, start)
-        else:
-            start()
+            return None
+        return start()
 
     def _die_after(self, finished: int) -> None:
         if finished < DIE_AFTER_REQUESTS or self.engine.dead:
             return
         self.engine.dead = True
-        write(
-            Line(API, "core_client.py:705", "Engine core proc EngineCore_DP0 died unexpectedly, shutting down client.", "ERROR"),
-            Line(
-                API, "async_llm.py:704",
-                "AsyncLLM output_handler failed.\nvllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. "
-                "See stack trace (above) for the root cause.", "ERROR",
-            ),
-        )  # fmt: skip
+        self.engine.log.say("core-died")
         asyncio.get_running_loop().call_later(max(5.0 / self.speed, 0.3), self.exit.set)
 
 
 def _refuse(connection: ServerConnection, message: str, status: int) -> None:
     kinds = {400: "BadRequestError", 404: "NotFoundError", 503: "InternalServerError"}
-    connection.respond({"error": {"message": message, "type": kinds[status], "param": None, "code": status}}, status)
+    connection.respond(
+        {"error": {"message": message, "type": kinds[status], "param": None, "code": status}}, status
+    )
+
+
+async def _start(log: EngineLog, settings: ServeSettings, factor: float, broken: str | None) -> bool:
+    """Go through the start's phases; False if the engine fails in one."""
+    error = start_error(settings)
+    for phase, seconds in log.start():
+        await asyncio.sleep(seconds / factor)
+        if phase == "load" and broken == "crash_at_load":
+            log.say("out-of-memory")
+            return False
+        if phase == "capture" and broken == "hang_in_capture":
+            await asyncio.Event().wait()
+        if error and (error[0], phase) in (("refused-settings", "core"), ("refused-memory", "kv")):
+            log.say(error[0], error=error[1])
+            return False
+        log.say(phase)
+    return True
+
+
+async def _live(engine: Engine, listener: socket.socket, factor: float, broken: str | None) -> int:
+    """Start, then serve until the engine's death; the exit status."""
+    settings = engine.settings
+    if not await _start(engine.log, settings, factor, broken):
+        return 1
+    loop = asyncio.get_running_loop()
+    server = Server(engine, factor, broken)
+    async with await loop.create_server(lambda: ServerConnection(server.handle), sock=listener):
+        engine.log.say("listening")
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(engine.run()), tasks.create_task(engine.flush_and_log())]
+            await server.exit.wait()
+            for task in running:
+                task.cancel()
+    return 0
 
 
 async def _run(settings: ServeSettings, listener: socket.socket) -> int:
     loop = asyncio.get_running_loop()
-    factor, broken = speed(), fault()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    steps = StepFile(os.environ.get("CAMPAIGN_STEPS_FILE"))
-    engine = Engine(settings, factor, steps)
-    server = Server(settings, engine, factor, broken)
-    status = 0
-
-    async def live() -> None:
-        nonlocal status
-        for phase, seconds, lines in start_phases(settings):
-            await asyncio.sleep(seconds / factor)
-            if phase == "load" and broken == "crash_at_load":
-                write(*failure(OUT_OF_MEMORY))
-                status = 1
-                return
-            if phase in ("capture", "warm-up") and broken == "hang_in_capture":
-                await asyncio.Event().wait()
-            write(*lines)
-            error = start_error(settings) if phase in ("imports", "profile") else None
-            if error and (phase == "profile" or error.startswith("Value error")):
-                write(*failure(error))
-                status = 1
-                return
-        http = await loop.create_server(lambda: ServerConnection(server.handle), sock=listener)
-        write(Raw("INFO:     Application startup complete."))
-        async with http:
-            tasks = [loop.create_task(engine.run()), loop.create_task(engine.flush_and_log())]
-            ended, _ = await asyncio.wait([loop.create_task(server.exit.wait()), tasks[0]], return_when="FIRST_COMPLETED")
-            if tasks[0] in ended:
-                tasks[0].result()  # an error of the loop must be seen
-                await server.exit.wait()
-
-    task = loop.create_task(live())
+    factor = speed()
+    engine = Engine(settings, factor, StepFile(os.environ.get("CAMPAIGN_STEPS_FILE")), EngineLog(settings))
+    life = loop.create_task(_live(engine, listener, factor, fault()))
     stopped = loop.create_task(stop.wait())
-    await asyncio.wait([task, stopped], return_when="FIRST_COMPLETED")
-    if not task.done():
-        write(*SHUTDOWN)
-    steps.close()
-    if task.done():
-        task.result()
-    return status
+    await asyncio.wait([life, stopped], return_when=asyncio.FIRST_COMPLETED)
+    engine.steps.close()
+    if life.done():
+        return life.result()
+    engine.log.say("stop")
+    return 0
 
 
 def serve(argv: list[str]) -> int:
     """Run the server until SIGTERM (exit 0), an error at start (1) or a fault. A bad flag exits with 2."""
     settings = parse_serve(argv)
     if fault() == "leave_orphan":
-        subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        silent = subprocess.DEVNULL
+        subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=silent, stderr=silent)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((settings.args["host"] or "127.0.0.1", settings.args["port"]))
     except OSError as error:
-        write(Raw("Traceback (most recent call last):"), Raw(f"OSError: [Errno {error.errno}] {os.strerror(error.errno or 0)}"))
+        write("A", "R", "-", f"OSError: [Errno {error.errno}] {os.strerror(error.errno or 0)}")
         return 1
     status = asyncio.run(_run(settings, listener))
     sys.stdout.flush()

@@ -17,12 +17,20 @@ from runner.standin.hardware import GIB, Shape, shape_of
 FAULTS = (
     "crash_at_load",  # the weights do not fit: exit 1
     "hang_in_capture",  # no further log line, never healthy
-    "die_mid_bench",  # the engine core dies after a few requests: /health 503, exit 0 later, as the engine does
+    "die_mid_bench",  # the engine core dies after a few requests: /health 503, later exit 0, as in truth
     "refuse_requests",  # every fourth completion gets 503
     "short_outputs",  # every fifth completion ends early
     "slow_first_request",
     "leave_orphan",  # a process in a session of its own survives the stop
 )
+TEXT_FLAGS = (
+    "tokenizer", "load-format", "generation-config", "attention-backend", "uvicorn-log-level", "revision",
+    "tokenizer-revision", "disable-access-log-for-endpoints", "shutdown-timeout", "tokenizer-mode",
+)  # fmt: skip
+SWITCHES = (
+    "cudagraph-metrics", "disable-uvicorn-access-log", "fail-on-environ-validation", "enforce-eager",
+    "trust-remote-code", "disable-log-stats", "enable-log-requests", "skip-tokenizer-init",
+)  # fmt: skip
 MODES = {"0": "NONE", "1": "STOCK_TORCH_COMPILE", "2": "DYNAMO_TRACE_ONCE", "3": "VLLM_COMPILE"}
 
 
@@ -31,7 +39,8 @@ class VllmParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.stderr.write(
-            "usage: vllm [-h] [-v]\n            {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
+            "usage: vllm [-h] [-v]\n"
+            "            {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
             f"vllm: error: {message}\n"
         )
         sys.exit(2)
@@ -63,8 +72,6 @@ class ServeSettings:
     given: dict[str, Any]  # given on the command line, by destination name
     shape: Shape
     compiled: bool
-    graph_mode: GraphMode
-    capture_sizes: tuple[int, ...]
     natural_blocks: int
     kv_gib: float
     scheduler: SchedulerConfig
@@ -72,42 +79,40 @@ class ServeSettings:
     @property
     def graphs(self) -> dict[str, int]:
         """Graphs to capture, by runtime mode."""
-        if not self.capture_sizes:
-            return {}
-        full = sum(size <= self.scheduler.max_num_seqs for size in self.capture_sizes)
-        has_piecewise = self.graph_mode in ("PIECEWISE", "FULL_AND_PIECEWISE")
-        piecewise = {"PIECEWISE": len(self.capture_sizes)} if has_piecewise else {}
-        return piecewise if self.graph_mode == "PIECEWISE" else {**piecewise, "FULL": full}
+        mode, sizes = self.scheduler.graph_mode, self.scheduler.capture_sizes
+        counts = {
+            "PIECEWISE": len(sizes) if mode in ("PIECEWISE", "FULL_AND_PIECEWISE") else 0,
+            "FULL": 0 if mode == "PIECEWISE" else sum(size <= self.scheduler.max_num_seqs for size in sizes),
+        }
+        return {name: count for name, count in counts.items() if count}
 
     @property
     def served_name(self) -> str:
-        names = self.args["served_model_name"]
-        return str(names[0]) if names else str(self.args["model"])
+        return str((self.args["served_model_name"] or [self.args["model"]])[0])
 
     @property
-    def fingerprint(self) -> str:
+    def compile_key(self) -> str:
         """What decides the compiled code: the key of the compile cache."""
-        key = [self.args["model"], self.compiled, self.graph_mode, self.capture_sizes, self.args["dtype"]]
-        key += [self.args["max_model_len"], self.args["max_num_batched_tokens"]]
-        return hashlib.sha256(json.dumps(key).encode()).hexdigest()
+        names = ("model", "dtype", "max_model_len", "max_num_batched_tokens")
+        key = [self.compiled, self.scheduler.graph_mode, self.scheduler.capture_sizes]
+        return hashlib.sha256(json.dumps([*key, *(self.args[name] for name in names)]).encode()).hexdigest()
 
 
 def _parser() -> VllmParser:
     parser = VllmParser(prog="vllm", allow_abbrev=False)
     add = parser.add_argument
     add("model")
-    for name in (
-        "tokenizer load-format generation-config attention-backend uvicorn-log-level revision tokenizer-revision "
-        "disable-access-log-for-endpoints performance-mode shutdown-timeout tokenizer-mode optimization-level"
-    ).split():
+    for name in TEXT_FLAGS:
         add(f"--{name}")
-    for name in (
-        "cudagraph-metrics disable-uvicorn-access-log fail-on-environ-validation enforce-eager trust-remote-code "
-        "disable-log-stats enable-log-requests skip-tokenizer-init enable-logging-iteration-details"
-    ).split():
+    for name in SWITCHES:
         add(f"--{name}", action="store_true")
-    for name in ("enable-prefix-caching", "use-tqdm-on-load", "async-scheduling", "enable-flashinfer-autotune"):
-        add(f"--{name}", action=argparse.BooleanOptionalAction, default=name != "enable-flashinfer-autotune" or None)
+    for name in (
+        "enable-prefix-caching",
+        "use-tqdm-on-load",
+        "async-scheduling",
+        "enable-flashinfer-autotune",
+    ):
+        add(f"--{name}", action=argparse.BooleanOptionalAction, default=True)
     add("--host")
     add("--dtype", default="bfloat16")
     add("--served-model-name", nargs="+")
@@ -133,7 +138,8 @@ def _bytes(text: str) -> int:
 
 
 def _fold_compilation_flags(argv: list[str]) -> list[str]:
-    """Turn `-cc.key=value` into one --compilation-config document; values are JSON where they parse as such."""
+    """Turn `-cc.key=value` into one --compilation-config document; values are JSON where they parse as
+    such."""
     rest, folded = [], {}
     for argument in argv:
         key, _, value = argument.partition("=")
@@ -148,7 +154,8 @@ def _fold_compilation_flags(argv: list[str]) -> list[str]:
 
 
 def parse_serve(argv: list[str]) -> ServeSettings:
-    """Settings of a `serve` command line. Ends the process with status 2 on an unknown flag or a bad value."""
+    """Settings of a `serve` command line. Ends the process with status 2 on an unknown flag or a bad
+    value."""
     parser = _parser()
     argv = _fold_compilation_flags(argv)
     args = vars(parser.parse_args(argv))
@@ -163,7 +170,7 @@ def parse_serve(argv: list[str]) -> ServeSettings:
     if args["max_model_len"] is None:
         args["max_model_len"] = derived
     compilation = args["compilation_config"]
-    eager = args["enforce_eager"] or args["optimization_level"] == "0"
+    eager = args["enforce_eager"]
     mode = str(compilation.get("mode", "NONE" if eager else "VLLM_COMPILE"))
     mode = "NONE" if eager else MODES.get(mode, mode)
     compiled = mode != "NONE"
@@ -192,9 +199,7 @@ def parse_serve(argv: list[str]) -> ServeSettings:
         graph_mode=graph_mode,  # type: ignore[arg-type]
         asynchronous=args["async_scheduling"],
     )
-    return ServeSettings(
-        args, given, shape, compiled, scheduler.graph_mode, sizes, natural, kv_gib, scheduler
-    )
+    return ServeSettings(args, given, shape, compiled, natural, kv_gib, scheduler)
 
 
 def _max_positions(model: str, shape: Shape) -> int:
@@ -205,26 +210,27 @@ def _max_positions(model: str, shape: Shape) -> int:
         return shape.max_position_embeddings
 
 
-def start_error(settings: ServeSettings) -> str | None:
-    """The engine's own error text for settings that it refuses at start, or None."""
+def start_error(settings: ServeSettings) -> tuple[str, str] | None:
+    """(log section, error text) for settings that the engine refuses at start, or None."""
     limit, derived = settings.args["max_model_len"], _max_positions(settings.args["model"], settings.shape)
     if limit > derived:
-        return (
-            f"Value error, User-specified max_model_len ({limit}) is greater than the derived max_model_len "
+        return "refused-settings", (
+            f"User-specified max_model_len ({limit}) is greater than the derived max_model_len "
             f"(max_position_embeddings={derived} or model_max_length=None in model's config.json)."
         )
     if settings.kv_gib <= 0:
-        return (
-            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+        return "refused-memory", (
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
             "initializing the engine."
         )
-    needed = settings.scheduler.blocks_for(limit)
-    if needed > settings.scheduler.usable_blocks:
-        gib = settings.shape.kv_bytes_per_token * settings.scheduler.block_size / GIB
-        return (
-            f"ValueError: To serve at least one request with the model's max seq len ({limit}), ({needed * gib:.2f} GiB "
-            f"KV cache is needed, which is larger than the available KV cache memory "
-            f"({settings.scheduler.num_gpu_blocks * gib:.2f} GiB). Try increasing `gpu_memory_utilization` or decreasing "
-            "`max_model_len` when initializing the engine."
+    scheduler = settings.scheduler
+    needed = scheduler.blocks_for(limit)
+    if needed > scheduler.usable_blocks:
+        block_gib = settings.shape.kv_bytes_per_token * scheduler.block_size / GIB
+        return "refused-memory", (
+            f"To serve at least one request with the model's max seq len ({limit}), "
+            f"({needed * block_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache "
+            f"memory ({scheduler.num_gpu_blocks * block_gib:.2f} GiB). Try increasing "
+            "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
         )
     return None
