@@ -20,7 +20,7 @@ from runner.display import Display, Tally
 from runner.errors import StoreError
 from runner.launcher import EngineHost, kill_orphans, marker_for
 from runner.nvml import Gpu
-from runner.plan import Block, Plan, PrimeSpec, RunSpec, resolve_flags, run_estimate_s
+from runner.plan import Block, Plan, PrimeSpec, RunSpec, pinned_blocks, resolve_flags, run_estimate_s
 from runner.progress import (
     BlockState,
     Place,
@@ -207,15 +207,16 @@ class Campaign:
         first = state.attempts.get(spec.arm, 0) + 1
         measured = {arm: n for (model, arm), n in measured_blocks(self.records).items() if model == spec.model}
         flags = resolve_flags(self.config, spec.model, spec.arm, measured)
+        pinned = pinned_blocks(self.config, spec.model, spec.arm, measured)
         for attempt in range(first, first + 1 + self.config.engine.retries):
-            context = self._context("run", spec.run_id, spec.model, spec.arm, flags, state.pass_number, attempt, spec, block)
+            context = self._context("run", spec.run_id, spec.model, spec.arm, flags, state.pass_number, attempt, spec, block, pinned)
             if self._one(context).status == "valid":
                 return True
         return False
 
     def _context(
         self, kind: Kind, run_id: str, model: str, arm: str, flags: Sequence[str], pass_number: int, attempt: int,
-        spec: RunSpec | None = None, block: Block | None = None,
+        spec: RunSpec | None = None, block: Block | None = None, pinned: int | None = None,
     ) -> RunContext:
         folder = f"{run_id}.p{pass_number}a{attempt}"
         return RunContext(
@@ -224,7 +225,7 @@ class Campaign:
             block_id=block.block_id if block else None, block_arms=block.arms if block else (),
             order_in_block=spec.order_in_block if spec else None, seed=spec.seed if spec else None,
             pass_number=pass_number, attempt=attempt, sitting_id=self.sitting_id, machine_id=self.place.machine_id,
-            cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu, arm_flags=tuple(flags),
+            cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu, arm_flags=tuple(flags), pinned_blocks=pinned,
             directory=self.store.begin(kind, folder), marker=marker_for(self.store.store_id, folder),
             on_phase=self.display.phase, stop_requested=self.stop.event,
         )

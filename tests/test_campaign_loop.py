@@ -1,0 +1,239 @@
+"""The campaign's loop with runs that end as a script says: order, retries, resume, budget, stop."""
+
+from __future__ import annotations
+
+import io
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
+from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Campaign, StopFlag, Summary
+from runner.config import Config, load_config
+from runner.display import PlainDisplay
+from runner.errors import ConfigChanged, StoreError, StoreLocked
+from runner.launcher import EngineHost
+from runner.plan import build_plan
+from runner.run import RunContext, Stopped
+from runner.store import Store, read_records
+
+TOML = """
+[campaign]
+name = "test"
+seed = 1
+repetitions = 2
+[engine]
+kind = "stand-in"
+version = "0.23.0"
+gpu_memory_utilization = 0.9
+max_model_len = 4096
+retries = 1
+pin_kv_blocks = true
+[[model]]
+name = "7b"
+repository = "Qwen/Qwen2.5-7B-Instruct"
+revision = "a09a35458c702b33eeacc393d103063234e8bc28"
+weights = "dummy"
+directory = "m"
+[model.estimate]
+start_s = 10
+cold_start_s = 20
+window_s = { sustained = 30 }
+[arm.graphs]
+flags = []
+[arm.eager]
+flags = ["--enforce-eager"]
+[arm.graphs_kv_matched]
+flags = ["--num-gpu-blocks-override={eager.num_gpu_blocks}"]
+[profile.sustained]
+prompts = 8
+concurrency = 4
+input_tokens = 64
+output_tokens = 8
+[[suite.published]]
+models = ["7b"]
+arms = ["graphs", "eager", "graphs_kv_matched"]
+profiles = ["sustained"]
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    path = tmp_path / "campaign.toml"
+    path.write_text(TOML)
+    return load_config(path)
+
+
+class Script:
+    """Stands in for `execute_run`: writes run.json, answers as told by `verdicts[folder]` (default valid)."""
+
+    def __init__(self, verdicts: dict[str, str] | None = None, before: Callable[[RunContext], None] | None = None) -> None:
+        self.verdicts, self.before = verdicts or {}, before
+        self.folders: list[str] = []
+        self.flags: dict[str, tuple[str, ...]] = {}
+        self.pinned: dict[str, int | None] = {}
+
+    def __call__(self, context: RunContext) -> RunRecord:
+        self.folders.append(context.folder)
+        self.flags[context.folder] = context.arm_flags
+        self.pinned[context.folder] = context.pinned_blocks
+        if self.before:
+            self.before(context)
+        record = RunRecord(
+            kind=context.kind, run_id=context.run_id, folder=context.folder, campaign=context.campaign, model=context.model,
+            arm=context.arm, profile=context.profile, repetition=context.repetition, block_id=context.block_id,
+            pass_number=context.pass_number, attempt=context.attempt, order_in_block=context.order_in_block,
+            block_arms=context.block_arms, sitting_id=context.sitting_id, machine_id=context.machine_id,
+            cache_id=context.cache_id, gpu=None, engine=EngineIdentity(kind="stand-in", simulated=True), weights="dummy",
+            wall_start=f"2026-01-01T00:00:{len(self.folders):02d}+00:00", status=self.verdicts.get(context.folder, "valid"),
+            timeline=Timeline(run_begin_ns=0, run_end_ns=10**9),
+            num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.arm),
+        )
+        (context.directory / "run.json").write_text(record.model_dump_json())
+        return record
+
+
+def sit(config: Config, tmp_path: Path, script: Script, *, budget_s: float | None = None, stop: StopFlag | None = None) -> Summary:
+    host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
+    plan = build_plan(config, ["published"])
+    with Store.open(tmp_path / "results", config) as store:
+        return Campaign(config, plan, store, host, None, PlainDisplay(io.StringIO()), dict,
+                        time_budget_s=budget_s, stop=stop, execute=script).run()
+
+
+def test_primes_come_first_and_set_the_block_counts(config: Config, tmp_path: Path) -> None:
+    script = Script()
+    assert sit(config, tmp_path, script).exit_code == EXIT_OK
+    assert sorted(script.folders[:2]) == ["7b.eager.prime.p1a1", "7b.graphs.prime.p1a1"]
+    assert len(script.folders) == 2 + 6
+    assert len({f.split(".p1a")[0] for f in script.folders}) == 8
+    assert script.pinned["7b.graphs.sustained.r1.p1a1"] == 100
+    assert script.flags["7b.graphs_kv_matched.sustained.r1.p1a1"] == ("--num-gpu-blocks-override=110",)
+    assert script.pinned["7b.graphs_kv_matched.sustained.r1.p1a1"] is None
+    assert script.flags["7b.eager.prime.p1a1"] == ("--enforce-eager",)
+
+
+def test_arm_order_within_blocks_follows_the_seed(config: Config, tmp_path: Path) -> None:
+    first, second = Script(), Script()
+    sit(config, tmp_path / "a", first)
+    sit(config, tmp_path / "b", second)
+    assert first.folders == second.folders
+    plan = build_plan(config, ["published"])
+    runs = [f for f in first.folders if "prime" not in f]
+    assert runs == [f"{r.run_id}.p1a1" for b in plan.blocks for r in b.runs()]
+
+
+def test_finished_campaign_does_nothing_more(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    again = Script()
+    assert sit(config, tmp_path, again).exit_code == EXIT_OK
+    assert again.folders == []
+
+
+def test_failed_run_is_retried_and_then_given_up(config: Config, tmp_path: Path) -> None:
+    once = Script({"7b.eager.sustained.r1.p1a1": "failed"})
+    assert sit(config, tmp_path / "once", once).exit_code == EXIT_OK
+    assert "7b.eager.sustained.r1.p1a2" in once.folders
+    always = Script({f"7b.eager.sustained.r1.p1a{n}": "invalid" for n in (1, 2, 3, 4)})
+    summary = sit(config, tmp_path / "always", always)
+    assert (summary.exit_code, summary.runs_failed, summary.runs_left) == (EXIT_SOME_FAILED, 2, 1)
+    assert "7b.sustained.r1" in summary.message
+    assert sit(config, tmp_path / "always", always).exit_code == EXIT_SOME_FAILED  # attempts 3 and 4
+    assert sit(config, tmp_path / "always", Script()).exit_code == EXIT_OK
+
+
+def test_failed_prime_skips_the_block_but_loses_nothing(config: Config, tmp_path: Path) -> None:
+    script = Script({f"7b.eager.prime.p{n}a1": "failed" for n in (1, 2)})
+    summary = sit(config, tmp_path, script)
+    assert summary.exit_code == EXIT_SOME_FAILED
+    assert not [f for f in script.folders if "sustained" in f]
+    assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+
+
+def test_time_budget_starts_nothing_that_cannot_finish(config: Config, tmp_path: Path) -> None:
+    script = Script()
+    assert sit(config, tmp_path, script, budget_s=30.0).exit_code == EXIT_OUT_OF_TIME
+    assert script.folders == []
+
+
+def test_stop_leaves_the_store_resumable(config: Config, tmp_path: Path) -> None:
+    stop = StopFlag()
+
+    def interrupt(context: RunContext) -> None:
+        if context.folder == "7b.eager.sustained.r1.p1a1":
+            stop.signum = signal.SIGTERM
+            stop.event.set()
+            raise Stopped
+
+    summary = sit(config, tmp_path, Script(before=interrupt), stop=stop)
+    assert summary.exit_code == 128 + signal.SIGTERM
+    assert list((tmp_path / "results/runs").glob("*.partial"))
+    assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+    assert not list((tmp_path / "results/runs").glob("*.partial"))
+    assert len(list((tmp_path / "results/aborted").iterdir())) == 1
+
+
+def test_full_disk_names_the_run_and_keeps_the_finished_ones(config: Config, tmp_path: Path) -> None:
+    def full(context: RunContext) -> None:
+        if context.folder == "7b.eager.sustained.r2.p1a1":
+            raise OSError(28, "No space left on device", "steps.parquet")
+
+    with pytest.raises(StoreError, match=r"7b\.eager\.sustained\.r2\.p1a1: No space left on device \(steps\.parquet\)"):
+        sit(config, tmp_path, Script(before=full))
+    done = len(read_records(tmp_path / "results")[0])
+    assert done >= 5
+    rest = Script()
+    assert sit(config, tmp_path, rest).exit_code == EXIT_OK
+    assert len(rest.folders) == 8 - done
+
+
+def test_changed_configuration_is_refused(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    config.path.write_text(TOML.replace("prompts = 8", "prompts = 9"))
+    with pytest.raises(ConfigChanged, match=r"profile.*prompts"):
+        sit(load_config(config.path), tmp_path, Script())
+
+
+def test_more_repetitions_are_accepted_and_added(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    config.path.write_text(TOML.replace("repetitions = 2", "repetitions = 3"))
+    script = Script()
+    sit(load_config(config.path), tmp_path, script)
+    assert {f.split(".")[3] for f in script.folders} == {"r3"}
+
+
+def test_two_campaigns_on_one_folder_are_refused(config: Config, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "results", config), pytest.raises(StoreLocked, match="in use by another campaign"):
+        Store.open(tmp_path / "results", config)
+
+
+def test_half_written_record_counts_as_not_run(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    victim = tmp_path / "results/runs/7b.graphs.sustained.r1.p1a1/run.json"
+    victim.write_text(victim.read_text()[:100])
+    script = Script()
+    assert sit(config, tmp_path, script).exit_code == EXIT_OK
+    assert script.folders == ["7b.graphs.sustained.r1.p1a1"]
+
+
+def test_unwritable_results_folder_is_named(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(StoreError, match="cannot create"):
+        Store.open(tmp_path / "results", config)
+
+
+def test_folder_with_runs_but_without_header_is_refused(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    (tmp_path / "results/campaign.json").unlink()
+    with pytest.raises(StoreError, match=r"no campaign\.json"):
+        Store.open(tmp_path / "results", config)
+
+
+def test_damaged_header_is_refused(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    header = tmp_path / "results/campaign.json"
+    header.write_text(header.read_text()[:50])
+    with pytest.raises(StoreError, match="cannot be read"):
+        Store.open(tmp_path / "results", config)
