@@ -10,7 +10,8 @@
 #
 # The host must have CPython 3.12, torch 2.11.0+cu130, triton 3.6.0, numpy and a C compiler. Wheels are those of
 # requirements/engine.txt and run.txt, hash-checked and unmodified, less files that a dense bf16 model on Hopper never
-# loads: FlashAttention 2, the mixture-of-experts kernels, country-name translations, tests.
+# loads: FlashAttention 2, the mixture-of-experts kernels, country-name translations, Mistral's vocabularies, static
+# libraries, tests.
 set -euo pipefail
 out=${1:?usage: pack.sh OUT_DIR [UV] [--project-only]}; uv=${2:-uv}; mode=${3:-}
 part_mib=${PART_MIB:-59}
@@ -52,7 +53,8 @@ pack_wheels() {
     rm -rf "$work/w/$side/bin"
   done
   rm -f "$work"/w/engine/vllm/vllm_flash_attn/_vllm_fa2_C.abi3.so "$work"/w/engine/vllm/_moe_C.abi3.so
-  rm -rf "$work"/w/engine/pycountry/locales
+  rm -rf "$work"/w/engine/pycountry/locales "$work"/w/engine/mistral_common/data
+  find "$work/w" -name '*.a' -delete
   rm -f "$out"/wheels.*
   tar -C "$work/w" --sort=name --owner=0 --group=0 -cf - . | nice xz -T0 -9 -c | split -b "${part_mib}M" -d -a 2 - "$out/wheels."
 }
