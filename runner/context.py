@@ -17,7 +17,7 @@ from runner.nvml import Gpu
 
 @dataclass(frozen=True)
 class RunContext:
-    """What one run or prime needs. `arm_flags` are resolved; `pinned_blocks`: KV blocks to hold the arm at."""
+    """What a run or prime needs. `arm_flags` are resolved; `pinned_blocks`: KV blocks to hold the arm at."""
 
     kind: Literal["run", "prime"]
     run_id: str

@@ -143,6 +143,8 @@ class EngineHost:
             str(port),
             "--max-model-len",
             str(config.engine.max_model_len),
+            "--seed",
+            str(config.campaign.seed),
         ]
         if model.tokenizer:
             argv += ["--tokenizer", self.tokenizer_path(model)]
