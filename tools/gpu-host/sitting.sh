@@ -4,17 +4,22 @@
 #   sitting.sh PARTS_DIR RESUME_TAR|- [campaign run options ...]
 #   e.g. sitting.sh /tmp/parts - --suite published --blocks '7b.*' --time-budget 25m
 #
-# RESUME_TAR: an archive that collect.sh made in an earlier sitting (give `-` for none); blocks done there are skipped.
+# RESUME_TAR: an archive of one results folder from earlier sittings (give `-` for none); blocks done there are skipped.
 # Everything lives in SITTING_DIR (/tmp/sitting): engine, runner, models, cache, results, campaign.log. ENGINE_PYTHON
 # (python3) is the Python that has torch. Follow the sitting with `tail -f SITTING_DIR/campaign.log`, end it early with
 # `kill $(cat SITTING_DIR/campaign.pid)`: it stops the engine and leaves the results resumable.
+#
+# Several GPUs: one call each, with WORKER set to a letter or number of its own and `--gpu`, `--cpus` and `--blocks`
+# (no block twice) among the options. A worker has its own results-WORKER and campaign-WORKER.log; run folders of
+# different blocks never collide, so the results merge by copying.
 set -euo pipefail
 usage='usage: sitting.sh PARTS_DIR RESUME_TAR|- [campaign run options ...]'
 parts=${1:?$usage}; resume=${2:?$usage}; shift 2
 base=${SITTING_DIR:-/tmp/sitting}; python=$(command -v "${ENGINE_PYTHON:-python3}")
 here=$(cd "$(dirname "$0")" && pwd)
-if [ -f "$base/campaign.pid" ] && kill -0 "$(cat "$base/campaign.pid")" 2>/dev/null; then
-  echo "sitting.sh: a sitting is under way in $base (pid $(cat "$base/campaign.pid")); wait for it or end it first" >&2; exit 2
+suffix=${WORKER:+-$WORKER}; results=$base/results$suffix; log=$base/campaign$suffix.log; pid=$base/campaign$suffix.pid
+if [ -f "$pid" ] && kill -0 "$(cat "$pid")" 2>/dev/null; then
+  echo "sitting.sh: a sitting is under way (pid $(cat "$pid"), $log); wait for it or end it first" >&2; exit 2
 fi
 mkdir -p "$base"
 sums=$(sha256sum "$parts/SHA256SUMS" | cut -d' ' -f1)
@@ -22,11 +27,14 @@ if [ "$(cat "$base/unpacked" 2>/dev/null)" != "$sums" ]; then
   "$here/unpack.sh" "$parts" "$base" "$python"
   echo "$sums" > "$base/unpacked"
 fi
-[ "$resume" = - ] || tar -C "$base" -xf "$resume" results
+if [ "$resume" != - ]; then
+  mkdir -p "$results"
+  tar -C "$results" --strip-components=1 -xf "$resume"
+fi
 cd "$base/project"
-setsid nohup "$base/venv/bin/campaign" run --results "$base/results" --engine-python "$python" --engine-path "$base/engine" \
-  --models "$base/models" --cache "$base/cache" "$@" > "$base/campaign.log" 2>&1 < /dev/null &
-echo $! > "$base/campaign.pid"
+setsid nohup "$base/venv/bin/campaign" run --results "$results" --engine-python "$python" --engine-path "$base/engine" \
+  --models "$base/models" --cache "$base/cache" "$@" > "$log" 2>&1 < /dev/null &
+echo $! > "$pid"
 sleep 2
-echo "sitting.sh: pid $(cat "$base/campaign.pid"), log $base/campaign.log, results $base/results"
-tail -n 5 "$base/campaign.log"
+echo "sitting.sh: pid $(cat "$pid"), log $log, results $results"
+tail -n 5 "$log"
