@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from math import exp, log, sqrt
 from statistics import fmean, stdev
@@ -58,6 +59,7 @@ class Effect:
     difference_hi: float | None
 
 
+@cache
 def t975(df: int) -> float:
     """97.5% quantile of Student's t with `df` degrees of freedom."""
     return float(student_t.ppf(_QUANTILE, df))

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,8 @@ def load(results: Path, database: Path) -> LoadSummary:
         ) from error
     finally:
         for leftover in (temporary, temporary.with_name(temporary.name + ".wal")):
-            leftover.unlink(missing_ok=True)
+            with suppress(OSError):
+                leftover.unlink()
     return summary
 
 
@@ -135,32 +137,33 @@ def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, str | None]]:
 
 
 def _load_run(con: _Connection, folder: Path) -> None:
+    """All of a run or, when something in it cannot be read, none of it and a row in `unreadable`."""
+    con.begin()
     try:
-        record = _read_record(folder)
-        row = _attempt(record, folder)
-        metrics = [
-            (folder.name, moment, *sample)
-            for moment in ("before", "after")
-            for sample in _metric_rows(folder / f"metrics_{moment}.txt.gz")
-        ]
-        _insert(con, "attempts", tuple(row), [tuple(row.values())])
-        for table in _PARQUET:
-            _load_parquet(con, folder, table)
+        _insert_run(con, folder)
     except (OSError, EOFError, ValueError, duckdb.Error) as error:
-        for table in ("attempts", *_PARQUET):
-            con.execute(f"DELETE FROM {table} WHERE folder = ?", [folder.name])
-        problem = (
-            str(error)
-            if not isinstance(error, ValidationError)
-            else f"run.json: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}"
-        )
+        con.rollback()
+        problem = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            problem = f"run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         place = f"{folder.parent.name}/{folder.name}"
-        con.execute(
-            "INSERT INTO unreadable VALUES (?, ?)",
-            [place, problem.replace(str(folder), place).splitlines()[0]],
-        )
-        return
-    _insert(con, "metrics", ("folder", "moment", "name", "labels", "value"), metrics)
+        problem = problem.replace(str(folder), place).splitlines()[0]
+        con.execute("INSERT INTO unreadable VALUES (?, ?)", [place, problem])
+    else:
+        con.commit()
+
+
+def _insert_run(con: _Connection, folder: Path) -> None:
+    record = _read_record(folder)
+    row = _attempt(record, folder)
+    _insert(con, "attempts", tuple(row), [tuple(row.values())])
+    for table in _PARQUET:
+        _load_parquet(con, folder, table)
+    for moment in ("before", "after"):
+        samples = _metric_rows(folder / f"metrics_{moment}.txt.gz")
+        columns = ("folder", "moment", "name", "labels", "value")
+        _insert(con, "metrics", columns, [(folder.name, moment, *sample) for sample in samples])
     reasons = [(folder.name, r.code, r.severity, r.evidence, r.advice) for r in record.reasons]
     _insert(con, "reasons", ("folder", "code", "severity", "evidence", "advice"), reasons)
 
@@ -212,8 +215,9 @@ def _attempt(record: RunRecord, folder: Path) -> dict[str, Any]:
 
 
 _LOG_FACTS = (
-    "vllm_version", "architecture", "max_model_len", "max_num_batched_tokens", "enforce_eager", "cudagraph_mode",
-    "compile_mode", "capture_sizes", "attention_backend", "weights_load_s", "model_load_s", "model_load_gib",
+    "vllm_version", "architecture", "max_model_len", "max_num_batched_tokens", "enforce_eager",
+    "cudagraph_mode", "compile_mode", "capture_sizes", "attention_backend", "weights_load_s", "model_load_s",
+    "model_load_gib",
     "compile_cache", "dynamo_s", "inductor_s", "torch_compile_s", "profiling_s", "estimated_graph_gib",
     "available_kv_gib", "kv_tokens", "max_concurrency", "capture_s", "capture_gib", "graph_pool_actual_gib",
     "graphs_captured_piecewise", "graphs_captured_full", "engine_init_s", "engine_init_compile_s",

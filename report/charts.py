@@ -76,7 +76,7 @@ def _dot(x: float, y: float, hint: str, style: str = "p") -> str:
 
 
 def dot_plot(title: str, panels: Sequence[Panel], unit: str) -> str:
-    """A panel a cell, a row an arm: points, mean (thick mark), 95% interval (thin line); own scale a panel."""
+    """A panel a cell, a row an arm: points, mean (thick mark), 95% interval (thin line); a scale each."""
     body = [_text(0, 14, title, "h")]
     y = 24.0
     for panel in panels:
@@ -98,7 +98,14 @@ def dot_plot(title: str, panels: Sequence[Panel], unit: str) -> str:
             body.append(_text(_LEFT - 10, middle + 4, row.label, "", "end"))
             if row.lo is not None and row.hi is not None:
                 body.append(_line(place(row.lo), middle, place(row.hi), middle, "i"))
-            body += [_dot(place(v), middle, f"{row.label}: {v:g} {unit}") for v in row.points]
+            body += [
+                _dot(
+                    place(v),
+                    middle + (i % 5 - min(2, (len(row.points) - 1) / 2)) * 2.5,
+                    f"{row.label}: {v:g} {unit}",
+                )
+                for i, v in enumerate(row.points)
+            ]
             body += [
                 _dot(place(v), middle, f"{row.label}, cold cache: {v:g} {unit}", "o") for v in row.hollow
             ]

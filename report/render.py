@@ -18,6 +18,7 @@ from report import cells, charts, markdown
 
 _TEMPLATES = Path(__file__).parent / "templates"
 SIMULATED = "SIMULATED"
+_LONG = 48  # characters; longer cells may wrap
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Section:
     header: list[str]
     rows: list[list[str]]
     numeric: list[bool]
+    styles: list[str]  # of the columns in HTML: n number, w long text
     row_count: int
     csv: str
     csv_file: str
@@ -105,7 +107,9 @@ def _facts(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
 def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]) -> Section:
     """Format a table. A `setup` that is the same throughout the report is left to the head and the CSV."""
     shown = [i for i, column in enumerate(table.columns) if not (column == "setup" and facts["single"])]
-    columns = [[row[i] for row in table.rows] for i in shown]
+    rows = [[cells.text(row[i]) for i in shown] for row in table.rows]
+    numeric = [any(cells.is_number(row[i]) for row in table.rows) for i in shown]
+    longest = [max((len(row[k]) for row in rows), default=0) for k in range(len(shown))]
     return Section(
         name=table.name,
         title=facts["mark"] + table.title,
@@ -113,8 +117,9 @@ def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]
         empty=table.empty,
         sql=table.sql,
         header=[cells.heading(table.columns[i]) for i in shown],
-        rows=[[cells.text(row[i]) for i in shown] for row in table.rows],
-        numeric=[any(cells.is_number(v) for v in column) for column in columns],
+        rows=rows,
+        numeric=numeric,
+        styles=["n" if n else "w" if size > _LONG else "" for n, size in zip(numeric, longest, strict=True)],
         row_count=len(table.rows),
         csv=cells.to_csv(table),
         csv_file=f"csv/{table.name}{facts['suffix']}.csv",

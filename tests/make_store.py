@@ -6,7 +6,9 @@ import gzip
 import hashlib
 import json
 import random
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from analysis.formats.bench import parse_bench
 from analysis.formats.metrics import parse_metrics
 from analysis.formats.run_record import EngineIdentity, GpuIdentity, Reason, RunRecord, Timeline
 from analysis.formats.server_log import parse_server_log
+from analysis.formats.steps import StepRow, parse_steps
+from tests import recorded
 
-RECORDED = Path(__file__).parent / "recorded"
 H200 = GpuIdentity(index=0, uuid="GPU-h200", name="NVIDIA H200", memory_total_mib=143771)
 START_S = {
     "graphs-sustained-1": 102.0,
@@ -39,15 +42,16 @@ PARQUET = {
 }
 
 
+_con = duckdb.connect(config={"threads": 1})
+
+
 def write_parquet(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     columns = list(zip(*rows, strict=True))
-    with duckdb.connect() as con:
-        con.execute(f"CREATE TABLE t ({PARQUET[path.stem]})")
-        if columns:
-            con.execute(
-                f"INSERT INTO t SELECT {', '.join('unnest(?)' for _ in columns)}", [list(c) for c in columns]
-            )
-        con.execute(f"COPY t TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
+    _con.execute(f"CREATE OR REPLACE TEMP TABLE t ({PARQUET[path.stem]})")
+    if columns:
+        marks = ", ".join("unnest(?)" for _ in columns)
+        _con.execute(f"INSERT INTO t SELECT {marks}", [list(c) for c in columns])
+    _con.execute(f"COPY t TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
 
 
 def write_run(
@@ -147,81 +151,51 @@ def make_record(
     return RunRecord(**(values | more))
 
 
-def recorded_store(root: Path, recorded: Path = RECORDED) -> Path:
+def recorded_store(root: Path) -> Path:
     """The five recorded runs as a campaign: block r1 with four arms, and r2 cut off after its graphs run."""
     write_header(root, "recorded")
     arms = ("graphs", "eager", "graphs_kv_matched", "compile_only")
-    for folder in sorted(recorded.glob("32b-*")):
-        key = folder.name.removeprefix("32b-")
+    for folder in recorded.GPU_RUNS:
+        key = folder.removeprefix("32b-")
         arm, profile, repetition = key.rsplit("-", 2)
-        bench = parse_bench(gzip.decompress((folder / "bench.json.gz").read_bytes()))
-        log = (folder / "server.log").read_text()
-        facts = parse_server_log(log)
-        metrics = (folder / "metrics.txt").read_text()
+        bench = parse_bench(recorded.data(folder, "bench.json"))
+        log, metrics = recorded.text(folder, "server.log"), recorded.text(folder, "metrics.txt")
         window = bench.window_s
         assert window is not None
-        steps = _recorded_steps(folder / "steps.csv.gz", window[1])
         blocks = parse_metrics(metrics).num_gpu_blocks
+        times = timeline(window[0] - START_S[key] - 10, START_S[key], window)
+        load: dict[str, Any] = {
+            "num_prompts": 500,
+            "concurrency": 64,
+            "input_tokens": 1024,
+            "output_tokens": 128,
+        }
+        natural = parse_server_log(log).num_gpu_blocks_natural or blocks
         record = make_record(
-            arm,
-            profile,
-            int(repetition),
-            timeline(window[0] - START_S[key] - 10, START_S[key], window),
-            arms=arms,
-            num_prompts=500,
-            concurrency=64,
-            input_tokens=1024,
-            output_tokens=128,
-            range_ratio=0.0,
-            warmup_requests=2,
-            num_gpu_blocks=blocks,
-            num_gpu_blocks_natural=facts.num_gpu_blocks_natural or blocks,
-            telemetry_absent_reason="not recorded",
-        )
+            arm, profile, int(repetition), times, arms=arms, range_ratio=0.0, warmup_requests=2,
+            num_gpu_blocks=blocks, num_gpu_blocks_natural=natural,
+            telemetry_absent_reason="not recorded", **load,
+        )  # fmt: skip
         files = {
             "server.log.gz": gzip.compress(log.encode(), mtime=0),
             "bench.json": json.dumps(bench.scalars).encode(),
             "metrics_after.txt.gz": gzip.compress(metrics.encode(), mtime=0),
             "metrics_before.txt.gz": gzip.compress(_zeroed(metrics).encode(), mtime=0),
         }
-        requests = [
-            (
-                r.request,
-                r.start_s,
-                r.ttft_s,
-                r.latency_s,
-                r.input_tokens,
-                r.output_tokens,
-                list(r.itl_us),
-                r.error,
-            )
-            for r in bench.requests
-        ]
-        write_run(root, record, files, requests=requests, steps=steps)
+        steps = _on_the_clients_clock(parse_steps(recorded.steps_csv(folder)).rows, window[1])
+        write_run(root, record, files, requests=map(astuple, bench.requests), steps=steps)
     return root
 
 
 def _zeroed(metrics: str) -> str:
     """The same scrape with the preemption counter at 0, as before the load."""
-    lines = metrics.splitlines(keepends=True)
-    return "".join(
-        line.rsplit(" ", 1)[0] + " 0.0\n" if line.startswith("vllm:num_preemptions_total") else line
-        for line in lines
-    )
+    return re.sub(r"(?m)^(vllm:num_preemptions_total\S*) .*$", r"\1 0.0", metrics)
 
 
-def _recorded_steps(path: Path, window_end_s: float) -> list[tuple[Any, ...]]:
-    """The recorded trace has wall times; its last token is put at the window's end."""
-    rows = [line.split(",") for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
-    rows = [row for row in rows if row[0][:1].isdigit()]
-    last = max(float(row[0]) for row in rows if row[7])
-    out = []
-    for step, row in enumerate(rows):
-        t, running, waiting, usage, generated, prompt, preempted, unpadded, padded, mode = row
-        count = [int(v) if v else None for v in (preempted, prompt, generated, unpadded, padded)]
-        t_ns = round((float(t) - last + window_end_s) * 1e9)
-        out.append((step, t_ns, int(running), int(waiting), float(usage), *count, mode or None))
-    return out
+def _on_the_clients_clock(rows: Sequence[StepRow], window_end_s: float) -> list[tuple[Any, ...]]:
+    """The recorded trace is not on the client's clock; its last token is put at the window's end."""
+    shift = round(window_end_s * 1e9) - max(row.t_ns for row in rows if row.unpadded_tokens is not None)
+    return [astuple(replace(row, t_ns=row.t_ns + shift)) for row in rows]
 
 
 SPEED = {
@@ -243,7 +217,7 @@ def synthetic_store(
     telemetry: bool = True,
     edges: bool = True,
 ) -> Path:
-    """Two models, two profiles; small runs with fixed noise. `edges`: failed, invalid, superseded, cut off."""
+    """Two models, two profiles; small runs with fixed noise. `edges`: failed, invalid, superseded runs."""
     write_header(root, "synthetic", gpu={"name": gpu.name if gpu else None})
     kind: dict[str, Any] = {"simulated": simulated, "gpu": gpu}
     for model in ("7b", "32b"):

@@ -1,0 +1,204 @@
+"""The rendered report: self-contained, the same bytes for the same data, and honest about what it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from analysis.db import LoadError
+from analysis.load import load
+from report.charts import ticks
+from report.markdown import escape
+from report.render import render
+from tests import make_store
+
+
+def build(folder: Path, **options: object) -> Path:
+    load(make_store.synthetic_store(folder / "store", repetitions=2, **options), folder / "d.duckdb")  # type: ignore[arg-type]
+    return folder / "d.duckdb"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def out(database: Path) -> Path:
+    render(database, database.parent / "out")
+    return database.parent / "out"
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated")
+    render(build(folder, simulated=True, gpu=None, telemetry=False), folder / "out")
+    return folder / "out"
+
+
+class Page(HTMLParser):
+    """Collects tags left open, headings, addresses."""
+
+    VOID = ("meta", "link", "br", "hr", "img", "circle", "line")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.headings: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] in (["h1"], ["h2"]):
+            self.headings.append(data)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_html_is_well_formed_and_needs_no_network(out: Path) -> None:
+    html = (out / "report.html").read_text()
+    page = Page(html)
+    assert page.open == []
+    assert page.addresses
+    assert all(a.startswith(("#", "data:text/csv;base64,")) for a in page.addresses)
+    assert "http" not in html.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"<script|@import|url\(", html)
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+
+
+def test_each_table_has_sql_row_count_and_csv(out: Path) -> None:
+    html, md = (out / "report.html").read_text(), (out / "report.md").read_text()
+    names = [p.stem for p in sorted((out / "csv").glob("*.csv"))]
+    assert len(names) >= 18
+    for name in names:
+        assert f'id="{name}"' in html
+        assert all(f"SQL ({name}.sql)" in text for text in (html, md))
+        assert f"(csv/{name}.csv)" in md
+    assert html.count("Rows: ") == md.count("Rows: ") == len(names)
+
+
+def test_charts_stand_beside_their_tables_and_are_xml(out: Path) -> None:
+    html, md = (out / "report.html").read_text(), (out / "report.md").read_text()
+    assert sorted(p.stem for p in (out / "charts").glob("*.svg")) == ["cold_start", "steps", "throughput"]
+    for path in (out / "charts").glob("*.svg"):
+        ElementTree.fromstring(path.read_text())
+        assert path.read_text() in html
+        assert f"(charts/{path.name})" in md
+    points = len(re.findall("<circle", (out / "charts" / "throughput.svg").read_text()))
+    assert points == 2 * 2 * 3 * 2 + 3  # models, profiles, arms, repetitions, and the block run again
+
+
+def test_first_paragraph(out: Path, simulated: Path) -> None:
+    lead = (out / "report.md").read_text().split("\n\n")[1]
+    assert "turns off torch.compile as well as CUDA graphs" in lead
+    assert "NVIDIA H200, random weights, vLLM 0.23.0" in lead
+    assert "SIMULATED" not in lead
+    assert "stand-in engine" in (simulated / "report.SIMULATED.md").read_text().split("\n\n")[1]
+
+
+def test_simulated_is_said_in_every_heading_chart_and_file_name(simulated: Path, out: Path) -> None:
+    assert all("SIMULATED" in name for name in files(simulated))
+    page = Page((simulated / "report.SIMULATED.html").read_text())
+    assert len(page.headings) >= 19
+    assert all(h.startswith("SIMULATED: ") for h in page.headings)
+    headings = re.findall(r"^#+ (.*)", (simulated / "report.SIMULATED.md").read_text(), re.M)
+    assert len(headings) >= 20
+    assert all(h.startswith("SIMULATED: ") for h in headings)
+    for path in (simulated / "charts").glob("*.svg"):
+        assert path.read_text().count(">SIMULATED: ") == 2  # the accessible title and the heading drawn
+    assert not any("SIMULATED" in name or b"SIMULATED" in content for name, content in files(out).items())
+
+
+def test_report_of_another_kind_leaves_no_stale_files(
+    database: Path, simulated: Path, tmp_path: Path
+) -> None:
+    render(simulated.parent / "d.duckdb", tmp_path)
+    render(database, tmp_path)
+    assert not any("SIMULATED" in name for name in files(tmp_path))
+
+
+OTHER_WORLD = """
+import locale, pathlib, sys
+from analysis.load import load
+from report.render import render
+glob = pathlib.Path.glob
+backwards = lambda self, pattern: iter(sorted(glob(self, pattern), reverse="store" in str(self)))
+pathlib.Path.glob = backwards
+locale.setlocale(locale.LC_ALL, "")
+store, work = map(pathlib.Path, sys.argv[1:])
+load(store, work / "d.duckdb")
+render(work / "d.duckdb", work / "out")
+"""
+
+
+def test_same_bytes_whatever_order_locale_and_time_zone(database: Path, out: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "7"}
+    root = Path(__file__).parent.parent
+    subprocess.run(
+        [sys.executable, "-c", OTHER_WORLD, str(database.parent / "store"), str(tmp_path)],
+        env=environment,
+        check=True,
+        cwd=root,
+    )
+    assert files(tmp_path / "out") == files(out)
+
+
+def test_markdown_tables_are_even(out: Path) -> None:
+    for block in re.findall(r"(?:^\|.*\n)+", (out / "report.md").read_text(), re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_set_aside_runs_are_listed_with_their_evidence(out: Path) -> None:
+    html = (out / "report.html").read_text()
+    assert "failed: out_of_memory" in html
+    assert "short_output: request 3: 37 of 128 tokens" in html
+    assert "superseded: pass 2 of its block counts" in html
+    assert "runs/7b.graphs.sporadic.r93.p1a1" in html
+
+
+def test_hostile_names_are_escaped(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "store", "<script>alert(1)</script>|x")
+    load(root, tmp_path / "d.duckdb")
+    render(tmp_path / "d.duckdb", tmp_path / "out")
+    assert "<script" not in (tmp_path / "out" / "report.html").read_text()
+    assert not re.search(r"(?<!\\)<script", (tmp_path / "out" / "report.md").read_text())
+    assert escape("a|b\nc") == "a\\|b c"
+
+
+def test_empty_campaign_renders(tmp_path: Path) -> None:
+    load(make_store.write_header(tmp_path / "store"), tmp_path / "d.duckdb")
+    render(tmp_path / "d.duckdb", tmp_path / "out")
+    assert "No run counts yet." in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_bad_places(database: Path, tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="no such database"):
+        render(tmp_path / "none.duckdb", tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LoadError, match="cannot be written"):
+        render(database, tmp_path / "file")
+
+
+def test_ticks() -> None:
+    assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
+    assert ticks(629.9, 631.7) == [630.0, 630.5, 631.0, 631.5]
+    assert ticks(5, 5) == [5]

@@ -1,0 +1,163 @@
+"""The report's tables: each .sql runs by itself on a loaded database and says what the data says."""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from analysis.db import TABLES, LoadError, Table, connect, read_tables
+from analysis.load import load
+from report.cells import heading, text, to_csv
+from tests import make_store
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    load(make_store.recorded_store(folder / "store"), folder / "r.duckdb")
+    return folder / "r.duckdb"
+
+
+def tables(database: Path) -> dict[str, Table]:
+    with connect(database) as con:
+        return {table.name[3:]: table for table in read_tables(con)}
+
+
+def records(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, map(text, row), strict=True)) for row in table.rows]
+
+
+def find(table: Table, **keys: str) -> dict[str, str]:
+    (row,) = (r for r in records(table) if keys.items() <= r.items())
+    return row
+
+
+def test_each_file_is_one_statement_of_the_stock_shell(recorded: Path) -> None:
+    for path in sorted(TABLES.glob("*.sql")):
+        with duckdb.connect(str(recorded), read_only=True) as con:  # no setting, no parameter, no Python
+            assert len(con.extract_statements(path.read_text())) == 1, path.name
+            con.execute(path.read_text())
+        assert path.read_text().startswith("-- title: "), path.name
+
+
+def test_throughput(recorded: Path) -> None:
+    row = find(tables(recorded)["throughput"], arm="graphs_kv_matched")
+    assert (row["output_tok_s"], row["ratio_to_eager"], row["verdict"]) == (
+        "661.2 (n = 1)",
+        "1.184 (n = 1)",
+        "not resolved",
+    )
+    assert find(tables(recorded)["throughput"], arm="eager")["ratio_to_eager"] == "reference"
+
+
+def test_mechanism(recorded: Path) -> None:
+    row = find(tables(recorded)["mechanism"])
+    assert (row["total_effect"], row["at_equal_kv"], row["kv_tax"]) == (
+        "1.128 (n = 1)",
+        "1.184 (n = 1)",
+        "0.953 (n = 1)",
+    )
+    assert row["product"] == "1.128"
+
+
+def test_kv_pool(recorded: Path) -> None:
+    pool = tables(recorded)["kv_pool"]
+    matched, graphs, eager = (find(pool, arm=arm) for arm in ("graphs_kv_matched", "graphs", "eager"))
+    assert (matched["blocks_natural"], matched["blocks_in_effect"], matched["kv_tokens"]) == (
+        "1869",
+        "2104",
+        "33664",
+    )
+    assert (graphs["graphs_estimated_gib"], graphs["graphs_actual_gib"], graphs["max_concurrency"]) == (
+        "0.90",
+        "1.02",
+        "7.30",
+    )
+    assert (eager["graphs_estimated_gib"], eager["blocks_in_effect"]) == ("no graphs", "2104")
+
+
+def test_queue_overload(recorded: Path) -> None:
+    row = find(tables(recorded)["queue_overload"])
+    assert (row["concurrency"], row["overload_graphs"], row["overload_eager"]) == ("64", "8.77", "7.79")
+
+
+def test_padding(recorded: Path) -> None:
+    row = find(tables(recorded)["padding"], arm="graphs", span="waiting span", runtime_mode="FULL")
+    assert (row["steps"], row["padding_pct"]) == ("2342", "16.7")
+
+
+def test_cold_and_warm_starts_stay_apart(recorded: Path) -> None:
+    found = tables(recorded)
+    assert {r["arm"] for r in records(found["cold_start"])} == {"eager", "graphs_kv_matched"}
+    assert {r["arm"] for r in records(found["cold_start_cold_cache"])} == {"graphs", "compile_only"}
+
+
+def test_energy_without_telemetry_is_not_measured(recorded: Path) -> None:
+    rows = records(tables(recorded)["energy"])
+    assert len(rows) == 4
+    assert {r[c] for r in rows for c in ("window_j", "output_tokens_per_j", "mean_power_w")} == {
+        "not measured"
+    }
+
+
+def test_preemptions(recorded: Path) -> None:
+    row = find(tables(recorded)["preemptions"], arm="graphs")
+    assert (row["by_counter"], row["by_step_trace"], row["runs_that_disagree"]) == ("55", "55", "0")
+
+
+def test_arms_on_different_cards_are_never_pooled(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    h100 = make_store.H200.model_copy(update={"name": "NVIDIA H100", "uuid": "GPU-h100"})
+    for repetition, gpu in ((1, make_store.H200), (2, h100)):
+        for arm in ("graphs", "eager"):
+            make_store.synthetic_run(root, "7b", arm, "sustained", repetition, ("graphs", "eager"), gpu=gpu)
+    load(root, tmp_path / "d.duckdb")
+    rows = records(tables(tmp_path / "d.duckdb")["throughput"])
+    assert {r["setup"] for r in rows} == {"NVIDIA H100, random weights", "NVIDIA H200, random weights"}
+    assert all("(n = 1)" in r["output_tok_s"] for r in rows)
+
+
+def test_broken_sql_names_its_file(recorded: Path, tmp_path: Path) -> None:
+    (tmp_path / "99_broken.sql").write_text("-- title: Broken\nSELECT nothing FROM nowhere;\n")
+    with connect(recorded) as con, pytest.raises(LoadError, match=r"99_broken\.sql"):
+        read_tables(con, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "not measured"),
+        ({"mean": Decimal("1.0"), "lo": None, "hi": None, "n": 1}, "1.0 (n = 1)"),
+        (
+            {"mean": Decimal("1.0"), "lo": Decimal("0.5"), "hi": Decimal("1.5"), "n": 3},
+            "1.0 [0.5, 1.5] (n = 3)",
+        ),
+        ({"mean": None, "lo": None, "hi": None, "n": None}, "not measured"),
+        ({"mean": None, "lo": None, "hi": None, "n": 0}, "reference"),
+        ([1, None], "1, not measured"),
+        (0, "0"),
+    ],
+)
+def test_cells(value: Any, shown: str) -> None:
+    assert text(value) == shown
+
+
+def test_headings() -> None:
+    assert [heading(c) for c in ("to_health_s", "output_tok_s", "kv_blocks", "window_j")] == [
+        "to health, s",
+        "output, tokens/s",
+        "KV blocks",
+        "window, J",
+    ]
+
+
+def test_csv_splits_estimates_and_leaves_null_empty(recorded: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(tables(recorded)["throughput"]))))
+    assert rows[0]["output_tok_s.mean"] == "530.6"
+    assert (rows[0]["output_tok_s.lo"], rows[0]["output_tok_s.n"]) == ("", "1")
