@@ -182,9 +182,9 @@ def test_parquet_types_are_those_documented(make: Make) -> None:
     rows = duckdb.sql(
         f"SELECT count(*), sum(output_tokens), max(len(itl_us)) FROM '{ctx.directory}/requests.parquet'"
     )
-    assert rows.fetchone() == (40, 640, 15)
+    assert rows.fetchall()[0] == (40, 640, 15)
     steps = duckdb.sql(f"SELECT min(step), max(step) + 1 - count(*) FROM '{ctx.directory}/steps.parquet'")
-    assert steps.fetchone() == (0, 0)
+    assert steps.fetchall()[0] == (0, 0)
 
 
 def test_the_engine_log_has_no_request_lines(make: Make) -> None:
@@ -367,8 +367,7 @@ def test_a_run_with_a_gpu_has_telemetry_from_before_the_start_to_after_the_stop(
     assert columns(path) == dict(re.findall(r"`(\w+)` ([A-Z]+)", section.split("\n\n")[0]))
     row = duckdb.sql(
         f"SELECT min(t_ns), max(t_ns), max(energy_mj) > 2^32, count(power_mw) FROM '{path}'"
-    ).fetchone()
-    assert row is not None
+    ).fetchall()[0]
     assert row[0] < timeline.exec_ns
     assert row[1] > timeline.memory_freed_ns
     assert row[2:] == (True, 0)
@@ -403,7 +402,7 @@ def test_a_gpu_lost_during_the_run_fails_it_and_keeps_what_was_sampled(make: Mak
     record = execute_run(ctx)
     assert (record.status, record.failure_class) == ("failed", "telemetry_lost")
     assert "Unknown Error" in (record.failure_message or "")
-    rows = duckdb.sql(f"SELECT count(*) FROM '{ctx.directory}/telemetry.parquet'").fetchone()
+    rows = duckdb.sql(f"SELECT count(*) FROM '{ctx.directory}/telemetry.parquet'").fetchall()[0]
     assert rows == (2,)
 
 
