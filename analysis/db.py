@@ -8,19 +8,12 @@ from typing import Any
 
 import duckdb
 
+from analysis.errors import LoadError
+
 _HERE = Path(__file__).parent
 SCHEMA_SQL = _HERE / "schema.sql"
 VIEWS_SQL = _HERE / "views.sql"
 TABLES = _HERE / "tables"
-
-
-class LoadError(ValueError):
-    """Results or a database that cannot be used. `hint` is the next step."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(f"{message}; {hint}" if hint else message)
-        self.message = message
-        self.hint = hint
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from typing import Any
 import duckdb
 from pydantic import ValidationError
 
-from analysis.db import SCHEMA_SQL, VIEWS_SQL, LoadError, connect
+from analysis.db import SCHEMA_SQL, VIEWS_SQL, connect
 from analysis.effects import Effect, Value, compute_effects, t975
+from analysis.errors import LoadError
 from analysis.formats.metrics import parse_metrics
 from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import parse_server_log

@@ -13,7 +13,8 @@ from typing import Any
 import duckdb
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis.db import LoadError, Table, connect, read_tables
+from analysis.db import Table, connect, read_tables
+from analysis.errors import LoadError
 from report import cells, charts, markdown
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from analysis.errors import LoadError
 from runner.errors import CampaignError, PreflightError
 
 if TYPE_CHECKING:
@@ -29,13 +30,13 @@ Exit status:
 
 
 def typed_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Print a CampaignError as `error:` and `next:` lines and exit with its code."""
+    """Print a CampaignError or LoadError as `error:` and `next:` lines and exit with its code."""
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except CampaignError as error:
+        except (CampaignError, LoadError) as error:
             click.echo(f"error: {error.message}", err=True)
             if error.hint:
                 click.echo(f"next: {error.hint}", err=True)

@@ -11,8 +11,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from analysis.db import LoadError, connect
+from analysis.db import connect
 from analysis.effects import Value, compute_effects, interval, permutation_p, t975, verdict
+from analysis.errors import LoadError
 from analysis.load import load
 from tests import make_store
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from analysis.db import LoadError
+from analysis.errors import LoadError
 from analysis.load import load
 from report.charts import ticks
 from report.markdown import escape

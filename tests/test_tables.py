@@ -11,7 +11,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from analysis.db import TABLES, LoadError, Table, connect, read_tables
+from analysis.db import TABLES, Table, connect, read_tables
+from analysis.errors import LoadError
 from analysis.load import load
 from report.cells import heading, text, to_csv
 from tests import make_store
