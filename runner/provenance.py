@@ -72,9 +72,7 @@ def collect_provenance(config: Config, host: EngineHost, gpu: Gpu | None) -> dic
         "machine": _machine(),
         "gpu": gpu.facts() if gpu else None,
         "engine": _engine(config, host),
-        "models": {
-            name: _model(model, host.models / model.directory) for name, model in config.models.items()
-        },
+        "models": {name: _model(model, host.models) for name, model in config.models.items()},
         "runner": _runner(),
         "campaign": {"name": config.campaign.name, "file_sha256": _sha256(config.text.encode())},
     }
@@ -196,7 +194,7 @@ def _files(folder: Path) -> dict[str, Any]:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    """Size and SHA-256. The hub's cache names the blob of a large file by its SHA-256, so none is read for it."""
+    """Size and SHA-256; the hub's cache names the blob of a large file by it, so that none is read."""
     size, blob = path.stat().st_size, path.resolve().name
     if size <= HASHED_WHOLE_BYTES:
         return {"bytes": size, "sha256": _sha256(path.read_bytes())}
@@ -206,13 +204,18 @@ def _file(path: Path) -> dict[str, Any]:
 
 def _runner() -> dict[str, Any]:
     own = Path(__file__).resolve().parent.parent
-    status = _git(own, "status", "--porcelain")
+    commit, status = _git(own, "rev-parse", "HEAD"), _git(own, "status", "--porcelain")
+    dirty = None if status is None else bool(status)
+    packed = own / "GIT_COMMIT"  # written by tools/gpu-host/pack.sh for hosts without git
+    if commit is None and packed.is_file():
+        commit, _, mark = packed.read_text(encoding="ascii").strip().partition("-")
+        dirty = mark == "dirty"
     return {
         "version": _version("eager-cost"),
         "python": platform.python_version(),
         "executable": sys.executable,
-        "git_commit": _git(own, "rev-parse", "HEAD"),
-        "git_dirty": None if status is None else bool(status),
+        "git_commit": commit,
+        "git_dirty": dirty,
         "packages": {name: _version(name) for name in ("duckdb", "nvidia-ml-py", "psutil", "pydantic")},
     }
 
