@@ -183,7 +183,6 @@ class Engine:
         m.observe("request_prompt_tokens", live.prompt_tokens)
         m.observe("request_prefill_kv_computed_tokens", live.prompt_tokens)
         m.observe("request_generation_tokens", live.generated)
-        m.observe("request_queue_time_seconds", 0.0)
         if live.generated > 1 and live.first is not None:
             m.observe(
                 "request_time_per_output_token_seconds", (live.last - live.first) / (live.generated - 1)

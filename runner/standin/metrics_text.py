@@ -28,7 +28,6 @@ HISTOGRAMS = {
     "inter_token_latency_seconds": "Histogram of inter-token latency in seconds.",
     "request_time_per_output_token_seconds": "Histogram of time_per_output_token_seconds per request.",
     "e2e_request_latency_seconds": "Histogram of e2e request latency in seconds.",
-    "request_queue_time_seconds": "Histogram of time spent in WAITING phase for request.",
     "request_prefill_kv_computed_tokens": "Histogram of new KV tokens computed during prefill.",
 }
 REASONS = ("stop", "length", "abort", "error", "repetition")
