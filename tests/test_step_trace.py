@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,17 @@ def test_the_folder_registers_the_plugin() -> None:
     (entry,) = dist.entry_points
     assert (entry.group, entry.value) == ("vllm.stat_logger_plugins", "step_trace:StepTraceLogger")
     assert dist.metadata["Name"] == "eager-cost-step-trace"
+
+
+def test_an_installed_package_carries_the_registration() -> None:
+    """Without these files the engine would run untraced and say nothing."""
+    project = tomllib.loads((ENGINE_SIDE.parent.parent / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"]["*"]
+    files = [path.relative_to(ENGINE_SIDE) for path in ENGINE_SIDE.glob("*.dist-info/*")]
+    assert {path.name for path in files} == {"METADATA", "entry_points.txt"}
+    assert [
+        path for path in files if not any(path.match(pattern) and "/" in pattern for pattern in patterns)
+    ] == []
 
 
 def test_rows_and_end_line(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
