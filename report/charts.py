@@ -76,14 +76,18 @@ def _dot(x: float, y: float, hint: str, style: str = "p") -> str:
 
 
 def dot_plot(title: str, panels: Sequence[Panel], unit: str) -> str:
-    """A panel a cell, a row an arm: points, mean (thick mark), 95% interval (thin line); a scale each."""
+    """A panel a cell, a row an arm: points, mean (thick mark), 95% interval (thin line); a scale each.
+
+    The points set the scale: an interval that reaches far beyond them is cut at the edge.
+    """
     body = [_text(0, 14, title, "h")]
     y = 24.0
     for panel in panels:
-        values = [
-            v for r in panel.rows for v in (*r.points, *r.hollow, *(x for x in (r.lo, r.hi) if x is not None))
-        ]
-        place, marks = _scale(values, _LEFT, _WIDTH - _RIGHT)
+        values = [v for r in panel.rows for v in (*r.points, *r.hollow)]
+        spread = max(values) - min(values) or abs(max(values)) * 0.02
+        low, high = min(values) - spread / 2, max(values) + spread / 2
+        ends = [x for r in panel.rows for x in (r.lo, r.hi) if x is not None and low <= x <= high]
+        place, marks = _scale([*values, *ends], _LEFT, _WIDTH - _RIGHT)
         body.append(_text(0, y + 16, panel.title, "d"))
         top, y = y + 24, y + 24
         bottom = top + 22 * len(panel.rows)
@@ -97,7 +101,8 @@ def dot_plot(title: str, panels: Sequence[Panel], unit: str) -> str:
             middle = y + 11
             body.append(_text(_LEFT - 10, middle + 4, row.label, "", "end"))
             if row.lo is not None and row.hi is not None:
-                body.append(_line(place(row.lo), middle, place(row.hi), middle, "i"))
+                left, right = max(place(row.lo), _LEFT), min(place(row.hi), _WIDTH - _RIGHT)
+                body.append(_line(left, middle, right, middle, "i"))
             body += [
                 _dot(
                     place(v),
@@ -123,9 +128,9 @@ def scatter(
     body = [_text(0, 14, title, "h")]
     top = 24.0
     for name, points in panels:
-        body.append(_text(0, top + 16, name, "d"))
+        body.append(_text(0, top + 16, f"{name}: {y_name} against {x_name}", "d"))
         begin, end = top + 28, top + 188
-        x, x_marks = _scale([p[1] for p in points], 60, _WIDTH - 190)
+        x, x_marks = _scale([p[1] for p in points], 60, _WIDTH - 270)
         y, y_marks = _scale([p[2] for p in points], end, begin)
         for mark in x_marks:
             body += [
@@ -134,13 +139,10 @@ def scatter(
             ]
         for mark in y_marks:
             body += [
-                _line(60, y(mark), _WIDTH - 190, y(mark)),
+                _line(60, y(mark), _WIDTH - 270, y(mark)),
                 _text(54, y(mark) + 4, f"{mark:g}", "d", "end"),
             ]
-        body += [
-            _text((60 + _WIDTH - 190) / 2, end + 30, x_name, "d", "middle"),
-            _text(0, begin - 2, y_name, "d"),
-        ]
+        body.append(_text((60 + _WIDTH - 270) / 2, end + 30, x_name, "d", "middle"))
         places: dict[tuple[float, float], list[str]] = {}
         for label, px, py in points:
             labels = places.setdefault((px, py), [])
@@ -151,8 +153,8 @@ def scatter(
             body.append(_dot(x(px), y(py), f"{', '.join(labels)}: {px:g} {x_name}, {py:g} {y_name}"))
             for label in labels:
                 free = max(free + 13, y(py) + 4) if label == labels[0] else free + 13
-                body.append(_text(_WIDTH - 182, free, f"{label} ({px:g}, {py:g})"))
-            body.append(_line(x(px) + 5, y(py), _WIDTH - 186, free - 4 - 13 * (len(labels) - 1)))
+                body.append(_text(_WIDTH - 262, free, f"{label} ({px:g}, {py:g})"))
+            body.append(_line(x(px) + 5, y(py), _WIDTH - 266, free - 4 - 13 * (len(labels) - 1)))
         top = max(end + 36, free + 10)
     return _svg(title, body, top + 4)
 
