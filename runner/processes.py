@@ -33,7 +33,7 @@ GUARD = """
 read -r line && [ "$line" = done ] && exit 0
 kill -s TERM -- "-$1" 2>/dev/null || exit 0
 n=0
-while [ $n -lt 20 ] && kill -s 0 -- "-$1" 2>/dev/null; do sleep 0.5; n=$((n+1)); done
+while [ $n -lt 10 ] && kill -s 0 -- "-$1" 2>/dev/null; do sleep 0.5; n=$((n+1)); done
 kill -s KILL -- "-$1" 2>/dev/null
 """
 
@@ -89,6 +89,7 @@ class Process:
                 self._popen = subprocess.Popen(
                     self.argv,
                     env=dict(environment),
+                    cwd="/",  # nothing of the caller's folder gets onto the engine's import path
                     stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

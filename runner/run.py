@@ -27,7 +27,7 @@ MEMORY_SLACK_MIB = 512  # above the idle reading: the memory counts as freed
 MEMORY_WAIT_S = 60.0
 PROBE_WAIT_S = 300.0
 WINDOW_POLL_S = 0.05
-HURRIED_STOP_S = 10.0  # grace after a stop request or an internal error
+HURRIED_STOP_S = 5.0  # grace when nothing that the engine could still write is wanted
 PROBE_TOKENS = range(50, 450)  # ids that any vocabulary has
 
 
@@ -95,7 +95,6 @@ def _utilization(ctx: RunContext) -> float | None:
 
 def _engine(ctx: RunContext, measured: Measured) -> None:
     """From the server's exec to its end. Whatever happens, no process is left when it returns or raises."""
-    timeouts = ctx.config.engine.timeouts
     model = ctx.config.models[ctx.model]
     port = free_port()
     gpu_uuid = ctx.gpu.identity().uuid if ctx.gpu else None
@@ -136,15 +135,11 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
             client = BenchClient(measured.bench_argv, client_environment, ctx.bench_log, cpus=ctx.host.cpus)
             stack.callback(client.stop, 0.0)
             watch.client = client
-        try:
-            _until_probed(ctx, measured, watch, port)
-            if client is not None:
-                _load(ctx, measured, watch, client, port)
-            watch.phase("stopping")
-        except EngineFailed:
-            grace_s = timeouts.stop_s
-            raise
-        grace_s = timeouts.stop_s
+        _until_probed(ctx, measured, watch, port)
+        if client is not None:
+            _load(ctx, measured, watch, client, port)
+        watch.phase("stopping")
+        grace_s = ctx.config.engine.timeouts.stop_s
 
 
 def _stop_server(server: Process, measured: Measured, grace_s: float) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 import uuid
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from runner.config import Config, parse_config
 from runner.errors import PreflightError
-from runner.launcher import kill_orphans, marker_for
+from runner.launcher import EngineHost, kill_orphans, marker_for
 from runner.processes import PORTS, Process, free_port, kill_marked, marked
 
 STUBBORN = """
@@ -181,3 +185,192 @@ def test_a_listener_with_reuseport_is_not_taken_for_free(monkeypatch: pytest.Mon
         answers = iter([taken, taken, 20111])
         monkeypatch.setattr(random.SystemRandom, "randint", lambda *_: next(answers))
         assert free_port() != taken
+
+
+CONFIG = """
+[campaign]
+name = "test"
+seed = 3
+repetitions = 1
+[engine]
+version = "0.23.0"
+memory_budget_gib = 72.8
+max_model_len = 4096
+flags = ["--dtype bfloat16"]
+environment = {VLLM_USE_V2_MODEL_RUNNER = "0"}
+[[model]]
+name = "7b"
+repository = "Qwen/Qwen2.5-7B-Instruct"
+revision = "a09a35458c702b33eeacc393d103063234e8bc28"
+weights = "dummy"
+directory = "qwen"
+tokenizer = "tok"
+[arm.eager]
+flags = ["--enforce-eager"]
+[profile.small]
+prompts = 40
+concurrency = 8
+input_tokens = 128
+output_tokens = 16
+range_ratio = 0.3
+[[suite.all]]
+models = ["7b"]
+arms = ["eager"]
+profiles = ["small"]
+"""
+
+
+def config(text: str = CONFIG) -> Config:
+    return parse_config(text, Path("campaign.toml"))
+
+
+def host(tmp_path: Path, **changes: Any) -> EngineHost:
+    values = {
+        "python": sys.executable,
+        "path": (),
+        "models": tmp_path,
+        "cache": tmp_path / "cache",
+        "kind": "vllm",
+    }
+    return EngineHost(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_serve_command_line(tmp_path: Path) -> None:
+    settings, here = config(), host(tmp_path)
+    argv = here.serve_argv(
+        settings,
+        settings.models["7b"],
+        port=20001,
+        utilization=0.52104,
+        arm_flags=("--enforce-eager",),
+        pinned_blocks=9,
+    )
+    assert argv[:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
+    assert argv[4] == str(tmp_path / "qwen")
+    text = " ".join(argv[5:])
+    assert text == (
+        "--host 127.0.0.1 --port 20001 --max-model-len 4096 --seed 3 "
+        f"--tokenizer {tmp_path / 'tok'} --load-format dummy "
+        "--gpu-memory-utilization 0.5210 --dtype bfloat16 --enforce-eager --num-gpu-blocks-override 9"
+    )
+    plain = here.serve_argv(
+        settings, settings.models["7b"], port=1, utilization=None, arm_flags=(), pinned_blocks=None
+    )
+    assert not any("utilization" in word or "override" in word for word in plain)
+
+
+def test_bench_command_line(tmp_path: Path) -> None:
+    settings, here = config(), host(tmp_path)
+    argv = here.bench_argv(
+        settings,
+        settings.models["7b"],
+        settings.profiles["small"],
+        port=20001,
+        seed=5,
+        result=tmp_path / "raw.json",
+    )
+    assert argv[1].endswith("bench_entry.py")
+    pairs = dict(pairwise(argv))
+    wanted = {
+        "--backend": "openai",
+        "--model": str(tmp_path / "qwen"),
+        "--tokenizer": str(tmp_path / "tok"),
+        "--seed": "5",
+        "--random-input-len": "128",
+        "--random-output-len": "16",
+        "--random-range-ratio": "0.3",
+        "--num-prompts": "40",
+        "--max-concurrency": "8",
+        "--request-rate": "inf",
+        "--temperature": "0.0",
+        "--num-warmups": "2",
+        "--result-dir": str(tmp_path),
+        "--result-filename": "raw.json",
+        "--dataset-name": "random",
+    }
+    assert {name: pairs.get(name) for name in wanted} == wanted
+    assert {"--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"} <= set(argv)
+
+
+def test_environment_keeps_the_callers_variables_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "VIRTUAL_ENV",
+        "VLLM_LOGGING_LEVEL",
+        "CAMPAIGN_RUN",
+        "CAMPAIGN_STANDIN_SPEED",
+    ):
+        monkeypatch.setenv(name, "caller")
+    monkeypatch.setenv("no_proxy", "inner.example")
+    whole, own = host(tmp_path, path=("site",)).environment(
+        config(), marker="store:run", steps_file=tmp_path / "steps.csv", gpu_uuid="GPU-1"
+    )
+    assert "PYTHONHOME" not in whole
+    assert "VIRTUAL_ENV" not in whole
+    assert "VLLM_LOGGING_LEVEL" not in whole
+    assert whole["PATH"] == os.environ["PATH"]
+    assert whole["CAMPAIGN_RUN"] == "store:run"
+    assert whole["CAMPAIGN_STANDIN_SPEED"] == "caller"
+    assert whole["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert whole["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert whole["SPT_NOENV"] == "1"
+    assert whole["no_proxy"] == "inner.example,127.0.0.1"
+    engine_side, site = whole["PYTHONPATH"].split(os.pathsep)
+    assert (Path(engine_side) / "step_trace.py").is_file()
+    assert Path(site).is_absolute()
+    assert "PATH" not in own
+    assert "no_proxy" not in own
+    assert own.items() <= whole.items()
+
+
+def fake_engine(tmp_path: Path, version: str) -> tuple[str, ...]:
+    """A folder for --engine-path in which vLLM seems to be installed."""
+    info = tmp_path / "site" / f"vllm-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    return (str(tmp_path / "site"),)
+
+
+def model_folder(tmp_path: Path) -> None:
+    (tmp_path / "qwen").mkdir()
+    (tmp_path / "qwen" / "config.json").write_text("{}")
+    (tmp_path / "tok").mkdir()
+
+
+def test_check_passes_where_all_is_there(tmp_path: Path) -> None:
+    model_folder(tmp_path)
+    host(tmp_path, path=fake_engine(tmp_path, "0.23.0+cpu")).check(config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "version", "message"),
+    [
+        ({"python": "/no/such/python"}, "0.23.0", "/no/such/python"),
+        ({}, None, "not installed"),
+        ({}, "0.24.0", "found vLLM 0.24.0"),
+        ({"cpus": frozenset({100_000})}, "0.23.0", "100000"),
+        ({"cache": Path("/proc/cache")}, "0.23.0", "/proc/cache"),
+        ({"models": Path("/no/such/models")}, "0.23.0", "has no config.json"),
+    ],
+)
+def test_check_names_what_is_missing(
+    tmp_path: Path, changes: dict[str, Any], version: str | None, message: str
+) -> None:
+    model_folder(tmp_path)
+    path = fake_engine(tmp_path, version) if version else ()
+    with pytest.raises(PreflightError, match=re.escape(message)) as caught:
+        host(tmp_path, path=path, **changes).check(config())
+    assert caught.value.hint
+
+
+def test_check_wants_weights_for_a_hub_model_and_names_its_revision(tmp_path: Path) -> None:
+    model_folder(tmp_path)
+    here = host(tmp_path, path=fake_engine(tmp_path, "0.23.0"))
+    hub = config(CONFIG.replace('"dummy"', '"hub"'))
+    with pytest.raises(PreflightError, match="safetensors") as caught:
+        here.check(hub)
+    assert "a09a35458c702b33eeacc393d103063234e8bc28" in caught.value.hint
+    here.check(hub, models=())
+    (tmp_path / "qwen" / "model-1.safetensors").touch()
+    here.check(hub)
