@@ -94,7 +94,7 @@ class Campaign:
 
     def __init__(
         self, config: Config, plan: Plan, store: Store, host: EngineHost, gpu: Gpu | None, display: Display,
-        provenance: Callable[[], dict[str, Any]], *, time_budget_s: float | None = None, stop: StopFlag | None = None,
+        provenance: Callable[[], dict[str, Any]], *, time_budget_s: float | None = None, primes_only: bool = False, stop: StopFlag | None = None,
         execute: Callable[[RunContext], RunRecord] = execute_run,
     ) -> None:
         self.config, self.plan, self.store, self.host, self.gpu, self.display = config, plan, store, host, gpu, display
@@ -103,6 +103,7 @@ class Campaign:
         self._execute = execute
         self._begun = time.monotonic()
         self._budget_s = time_budget_s
+        self._primes_only = primes_only
         self.place = Place(machine_id(), gpu.identity().uuid if gpu else None, cache_identity(host.cache))
         self.sitting_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
         self.records: list[RunRecord] = []
@@ -156,26 +157,46 @@ class Campaign:
         if all(block_state(b, self.records, self.place).status == "done" for b in self.plan.blocks):
             return self._summary(EXIT_OK, "every block of the plan is complete")
         self.store.write_sitting(self.sitting_id, self._provenance())
-        out_of_time, incomplete = [], []
+        out_of_time: list[str] = []
+        incomplete: list[str] = []
+        work = self._fill_caches if self._primes_only else self._run_blocks
         try:
-            for block in self.plan.blocks:
-                state = block_state(block, self.records, self.place)
-                if state.status == "done":
-                    continue
-                cost = self._cost_s(state)
-                if cost > self._left_s():
-                    out_of_time.append(block.block_id)
-                    self.display.note(f"{block.block_id}: needs about {cost:.0f} s, {max(0.0, self._left_s()):.0f} s left: not started")
-                elif not self._run_block(state):
-                    incomplete.append(block.block_id)
+            work(out_of_time, incomplete)
         except Stopped:
             signum = self.stop.signum or signal.SIGINT
             return self._summary(128 + signum, f"stopped by {signal.Signals(signum).name}; start again to go on")
         if incomplete:
             return self._summary(EXIT_SOME_FAILED, f"not completed after retries: {', '.join(incomplete)}; see run.json of the failed runs")
         if out_of_time:
-            return self._summary(EXIT_OUT_OF_TIME, f"time budget used up; {len(out_of_time)} blocks left")
-        return self._summary(EXIT_OK, "every block of the plan is complete")
+            return self._summary(EXIT_OUT_OF_TIME, f"time budget used up; left: {', '.join(out_of_time)}")
+        return self._summary(EXIT_OK, "every first start is done" if self._primes_only else "every block of the plan is complete")
+
+    def _run_blocks(self, out_of_time: list[str], incomplete: list[str]) -> None:
+        for block in self.plan.blocks:
+            state = block_state(block, self.records, self.place)
+            if state.status == "done":
+                continue
+            if not self._fits(block.block_id, self._cost_s(state)):
+                out_of_time.append(block.block_id)
+            elif not self._run_block(state):
+                incomplete.append(block.block_id)
+
+    def _fill_caches(self, out_of_time: list[str], incomplete: list[str]) -> None:
+        """The first starts that the plan's blocks will need, and nothing else."""
+        for prime in self.plan.primes:
+            if prime.arm not in primes_needed(self.records, self.place, prime.model, [prime.arm]):
+                continue
+            if not self._fits(prime.prime_id, self._prime_s(prime)):
+                out_of_time.append(prime.prime_id)
+            elif not self._prime(prime):
+                incomplete.append(prime.prime_id)
+
+    def _fits(self, what: str, cost_s: float) -> bool:
+        """Whether `what` can finish within the time budget; says so if it cannot."""
+        if cost_s <= self._left_s():
+            return True
+        self.display.note(f"{what}: needs about {cost_s:.0f} s, {max(0.0, self._left_s()):.0f} s left: not started")
+        return False
 
     def _summary(self, code: int, message: str) -> Summary:
         tally = self._tally()

@@ -110,11 +110,13 @@ def plan(config_path: Path, suites: str, blocks_glob: str | None, shard: str | N
 @click.option("--gpu", "gpu_selector", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
 @click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
 @click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
+@click.option("--primes-only", is_flag=True, help="Only the first starts that the plan needs: fills the compile caches.")
 @click.option("--time-budget", metavar="DURATION", help="Start no block or prime that cannot finish in it, e.g. 27m.")
 @typed_errors
 def run(
     config_path: Path, suites: str, blocks_glob: str | None, shard: str | None, results: Path | None, engine_python: str,
-    engine_path: tuple[str, ...], models: Path, cache: Path, gpu_selector: str | None, no_gpu: bool, cpus: str | None, time_budget: str | None,
+    engine_path: tuple[str, ...], models: Path, cache: Path, gpu_selector: str | None, no_gpu: bool, cpus: str | None, primes_only: bool,
+    time_budget: str | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
     from runner.campaign import Campaign, run_campaign
@@ -139,7 +141,7 @@ def run(
     with Store.open(root, config) as store:
         _check_disk(root, the_plan)
         campaign = Campaign(config, the_plan, store, host, gpu, make_display(sys.stderr),
-                            lambda: collect_provenance(config, host, gpu), time_budget_s=budget_s)
+                            lambda: collect_provenance(config, host, gpu), time_budget_s=budget_s, primes_only=primes_only)
         summary = run_campaign(campaign)
     click.echo(f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left: {summary.message}")
     sys.exit(summary.exit_code)

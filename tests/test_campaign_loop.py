@@ -95,12 +95,13 @@ class Script:
         return record
 
 
-def sit(config: Config, tmp_path: Path, script: Script, *, budget_s: float | None = None, stop: StopFlag | None = None) -> Summary:
+def sit(config: Config, tmp_path: Path, script: Script, *, budget_s: float | None = None,
+        stop: StopFlag | None = None, primes_only: bool = False) -> Summary:
     host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
     plan = build_plan(config, ["published"])
     with Store.open(tmp_path / "results", config) as store:
         return Campaign(config, plan, store, host, None, PlainDisplay(io.StringIO()), dict,
-                        time_budget_s=budget_s, stop=stop, execute=script).run()
+                        time_budget_s=budget_s, primes_only=primes_only, stop=stop, execute=script).run()
 
 
 def test_primes_come_first_and_set_the_block_counts(config: Config, tmp_path: Path) -> None:
@@ -156,6 +157,18 @@ def test_time_budget_starts_nothing_that_cannot_finish(config: Config, tmp_path:
     script = Script()
     assert sit(config, tmp_path, script, budget_s=30.0).exit_code == EXIT_OUT_OF_TIME
     assert script.folders == []
+
+
+def test_primes_only_fills_the_caches_once(config: Config, tmp_path: Path) -> None:
+    script = Script()
+    assert sit(config, tmp_path, script, primes_only=True, budget_s=1000.0).exit_code == EXIT_OK
+    assert sorted(script.folders) == ["7b.eager.prime.p1a1", "7b.graphs.prime.p1a1"]
+    again = Script()
+    assert sit(config, tmp_path, again, primes_only=True, budget_s=1.0).exit_code == EXIT_OK
+    assert again.folders == []
+    short = Script()
+    assert sit(config, tmp_path / "short", short, primes_only=True, budget_s=1.0).exit_code == EXIT_OUT_OF_TIME
+    assert short.folders == []
 
 
 def test_stop_leaves_the_store_resumable(config: Config, tmp_path: Path) -> None:
