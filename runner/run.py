@@ -42,7 +42,6 @@ def execute_run(ctx: RunContext) -> RunRecord:
     failure: EngineFailed | None = None
     telemetry = Telemetry(ctx.gpu, ctx.telemetry_csv) if ctx.gpu else None
     try:
-        ctx.on_phase("waiting for an idle GPU")
         measured.idle_memory_mib = _idle_memory(ctx)
         if telemetry:
             telemetry.start()
@@ -68,6 +67,7 @@ def _idle_memory(ctx: RunContext) -> int | None:
     """GPU memory in use before the start (MiB). EngineFailed `gpu_busy` if it stays above the limit."""
     if ctx.gpu is None:
         return None
+    ctx.on_phase("waiting for an idle GPU")
     deadline = time.monotonic() + MEMORY_WAIT_S
     while (used := ctx.gpu.memory_used_mib()) > IDLE_LIMIT_MIB:
         if time.monotonic() > deadline:
