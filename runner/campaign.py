@@ -17,7 +17,7 @@ from typing import Any
 from analysis.formats.run_record import RunRecord
 from runner.config import Config
 from runner.display import Display, Tally
-from runner.errors import StoreError
+from runner.errors import PreflightError, StoreError
 from runner.launcher import EngineHost, kill_orphans, marker_for
 from runner.nvml import Gpu
 from runner.plan import Block, Plan, PrimeSpec, RunSpec, pinned_blocks, resolve_flags, run_estimate_s
@@ -34,6 +34,8 @@ from runner.run import RunContext, Stopped, execute_run
 from runner.store import Kind, Store, write_atomic
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
+# what no retry can mend: the next run would fail, or be disturbed, in the same way
+MACHINE_FAILURES = frozenset({"gpu_busy", "gpu_memory_not_freed", "gpu_lost", "telemetry_lost", "engine_version", "driver_mismatch"})
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -149,7 +151,7 @@ class Campaign:
 
     def run(self) -> Summary:
         """Do all that is left and fits. Raises StoreError (disk) and PreflightError (machine); runs that fail are recorded."""
-        for pid in kill_orphans(self.store.store_id):
+        for pid in kill_orphans(self.store.process_mark):
             self.display.note(f"ended process {pid}, left over by an earlier crash of this campaign")
         for path in self.store.sweep():
             self.display.note(f"half-written folder moved to {path}; that run is done again")
@@ -247,7 +249,7 @@ class Campaign:
             order_in_block=spec.order_in_block if spec else None, seed=spec.seed if spec else None,
             pass_number=pass_number, attempt=attempt, sitting_id=self.sitting_id, machine_id=self.place.machine_id,
             cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu, arm_flags=tuple(flags), pinned_blocks=pinned,
-            directory=self.store.begin(kind, folder), marker=marker_for(self.store.store_id, folder),
+            directory=self.store.begin(kind, folder), marker=marker_for(self.store.process_mark, folder),
             on_phase=self.display.phase, stop_requested=self.stop.event,
         )
 
@@ -269,6 +271,10 @@ class Campaign:
         if record.status != "valid":
             self._failed += 1
         self.display.finished(record, time.monotonic() - begun, self._tally())
+        if record.failure_class in MACHINE_FAILURES:
+            raise PreflightError(
+                f"{record.folder}: {record.failure_message}", "mend the machine, then start the campaign again; finished runs are kept"
+            )
         return record
 
 

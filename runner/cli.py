@@ -133,7 +133,7 @@ def run(
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host = EngineHost(python=engine_python, path=engine_path, models=models.resolve(), cache=cache.resolve(), kind=config.engine.kind,
                       cpus=parse_cpus(cpus) if cpus else None)
-    host.check(config)
+    host.check(config, {block.model for block in the_plan.blocks})
     gpu = None if no_gpu or config.engine.kind == "stand-in" else open_gpu(gpu_selector)
     root = _results_folder(config, results)
     if config.engine.kind == "stand-in":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -91,7 +92,8 @@ class Store:
 
     def __init__(self, root: Path, store_id: str, lock: int) -> None:
         self.root = root
-        self.store_id = store_id
+        # copies of one folder may be worked on side by side: processes are told apart by the path as well
+        self.process_mark = f"{store_id}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
         self._lock: int | None = lock
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
 from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Campaign, StopFlag, Summary
 from runner.config import Config, load_config
 from runner.display import PlainDisplay
-from runner.errors import ConfigChanged, StoreError, StoreLocked
+from runner.errors import ConfigChanged, PreflightError, StoreError, StoreLocked
 from runner.launcher import EngineHost
 from runner.plan import build_plan
 from runner.run import RunContext, Stopped
@@ -75,6 +76,8 @@ class Script:
         self.flags: dict[str, tuple[str, ...]] = {}
         self.pinned: dict[str, int | None] = {}
 
+    failure_class = "engine_died"
+
     def __call__(self, context: RunContext) -> RunRecord:
         self.folders.append(context.folder)
         self.flags[context.folder] = context.arm_flags
@@ -89,6 +92,7 @@ class Script:
             cache_id=context.cache_id, gpu=None, engine=EngineIdentity(kind="stand-in", simulated=True), weights="dummy",
             wall_start=f"2026-01-01T00:00:{len(self.folders):02d}+00:00", status=self.verdicts.get(context.folder, "valid"),
             timeline=Timeline(run_begin_ns=0, run_end_ns=10**9),
+            failure_class=self.failure_class if self.verdicts.get(context.folder) == "failed" else None,
             num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.arm),
         )
         (context.directory / "run.json").write_text(record.model_dump_json())
@@ -151,6 +155,23 @@ def test_failed_prime_skips_the_block_but_loses_nothing(config: Config, tmp_path
     assert summary.exit_code == EXIT_SOME_FAILED
     assert not [f for f in script.folders if "sustained" in f]
     assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+
+
+def test_machine_failure_ends_the_campaign_at_once(config: Config, tmp_path: Path) -> None:
+    script = Script({"7b.eager.sustained.r1.p1a1": "failed"})
+    script.failure_class = "gpu_memory_not_freed"
+    with pytest.raises(PreflightError, match=r"7b\.eager\.sustained\.r1"):
+        sit(config, tmp_path, script)
+    assert script.folders[-1] == "7b.eager.sustained.r1.p1a1"
+    assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+
+
+def test_copies_of_a_folder_do_not_share_their_process_mark(config: Config, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "a", config) as first:
+        mark = first.process_mark
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with Store.open(tmp_path / "b", config) as second:
+        assert second.process_mark != mark
 
 
 def test_time_budget_starts_nothing_that_cannot_finish(config: Config, tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def start(config: Path, results: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def marked(store_id: str) -> list[psutil.Process]:
+def marked(results: Path) -> list[psutil.Process]:
+    store_id = read_header(results)["store_id"]
     found = []
     for process in psutil.process_iter():
         try:
@@ -75,7 +76,7 @@ def check_complete(config: Path, results: Path, tmp_path: Path) -> None:
     assert sorted(valid) == sorted(run.run_id for run in plan.runs), "each run of the plan once, none lost"
     assert not unreadable
     assert not list(results.glob("*/*.partial"))
-    assert marked(read_header(results)["store_id"]) == []
+    assert marked(results) == []
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -92,7 +93,7 @@ def test_signals_stop_the_engine_and_leave_the_store_resumable(tmp_path: Path, s
     output, _ = process.communicate(timeout=30)
     assert process.returncode == code, output.decode()
     assert b"start again to go on" in output
-    assert marked(read_header(results)["store_id"]) == []
+    assert marked(results) == []
     again = start(config, results)
     output, _ = again.communicate(timeout=120)
     assert again.returncode == 0, output.decode()
