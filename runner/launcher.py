@@ -192,7 +192,7 @@ class EngineHost:
         return argv
 
     def environment(
-        self, config: Config, *, marker: str, steps_file: Path | None = None, gpu_uuid: str | None = None
+        self, config: Config, *, marker: str, steps_file: Path | None = None, gpu_index: int | None = None
     ) -> tuple[dict[str, str], dict[str, str]]:
         """(whole environment, the variables that the campaign sets) for engine and client.
 
@@ -214,8 +214,8 @@ class EngineHost:
             "CAMPAIGN_VLLM_VERSION": config.engine.version,
             MARKER_VARIABLE: marker,
         }
-        if gpu_uuid is not None:
-            added["CUDA_VISIBLE_DEVICES"] = gpu_uuid
+        if gpu_index is not None:  # by NVML's index: vLLM 0.23.0 reads a UUID here as a number and fails
+            added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(gpu_index)}
         if steps_file is not None:
             added["CAMPAIGN_STEPS_FILE"] = str(steps_file)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED) or k.startswith(_KEPT)}

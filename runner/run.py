@@ -97,9 +97,9 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
     """From the server's exec to its end. Whatever happens, no process is left when it returns or raises."""
     model = ctx.config.models[ctx.model]
     port = free_port()
-    gpu_uuid = ctx.gpu.identity().uuid if ctx.gpu else None
+    gpu_index = ctx.gpu.identity().index if ctx.gpu else None
     environment, measured.environment = ctx.host.environment(
-        ctx.config, marker=ctx.marker, steps_file=ctx.steps_csv, gpu_uuid=gpu_uuid
+        ctx.config, marker=ctx.marker, steps_file=ctx.steps_csv, gpu_index=gpu_index
     )
     measured.serve_argv = tuple(
         ctx.host.serve_argv(
@@ -131,7 +131,7 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
                     result=ctx.bench_result,
                 )
             )
-            client_environment, _ = ctx.host.environment(ctx.config, marker=ctx.marker, gpu_uuid=gpu_uuid)
+            client_environment, _ = ctx.host.environment(ctx.config, marker=ctx.marker, gpu_index=gpu_index)
             client = BenchClient(measured.bench_argv, client_environment, ctx.bench_log, cpus=ctx.host.cpus)
             stack.callback(client.stop, 0.0)
             watch.client = client
