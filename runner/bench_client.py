@@ -20,11 +20,7 @@ class BenchClient(Process):
     """`vllm bench serve` (or the stand-in's) as a held-back child process."""
 
     def __init__(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        cpus: frozenset[int] | None = None,
+        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cpus: frozenset[int] | None = None
     ) -> None:
         super().__init__("bench client", argv, environment, log, stdin=True, cpus=cpus)
 

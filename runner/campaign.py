@@ -21,21 +21,15 @@ from runner.errors import PreflightError, StoreError
 from runner.launcher import EngineHost, kill_orphans, marker_for
 from runner.nvml import Gpu
 from runner.plan import Block, Plan, PrimeSpec, RunSpec, pinned_blocks, resolve_flags, run_estimate_s
-from runner.progress import (
-    BlockState,
-    Place,
-    block_state,
-    measured_blocks,
-    prime_attempts,
-    primes_needed,
-    typical_s,
-)
+from runner.progress import BlockState, Place, block_state, measured_blocks, prime_attempts, primes_needed, typical_s
 from runner.run import RunContext, Stopped, execute_run
 from runner.store import Kind, Store, write_atomic
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
 # what no retry can mend: the next run would fail, or be disturbed, in the same way
-MACHINE_FAILURES = frozenset({"gpu_busy", "gpu_memory_not_freed", "gpu_lost", "telemetry_lost", "engine_version", "driver_mismatch"})
+MACHINE_FAILURES = frozenset(
+    {"gpu_busy", "gpu_memory_not_freed", "gpu_lost", "telemetry_lost", "engine_version", "driver_mismatch"}
+)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -88,15 +82,27 @@ def cache_identity(cache: Path) -> str:
             write_atomic(path, uuid.uuid4().hex[:12] + "\n")
         return path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise StoreError(f"cannot use the cache folder {cache}: {error.strerror}", "give a writable one with --cache") from error
+        raise StoreError(
+            f"cannot use the cache folder {cache}: {error.strerror}", "give a writable one with --cache"
+        ) from error
 
 
 class Campaign:
     """One sitting: everything that `campaign run` does between opening the store and its summary."""
 
     def __init__(
-        self, config: Config, plan: Plan, store: Store, host: EngineHost, gpu: Gpu | None, display: Display,
-        provenance: Callable[[], dict[str, Any]], *, time_budget_s: float | None = None, primes_only: bool = False, stop: StopFlag | None = None,
+        self,
+        config: Config,
+        plan: Plan,
+        store: Store,
+        host: EngineHost,
+        gpu: Gpu | None,
+        display: Display,
+        provenance: Callable[[], dict[str, Any]],
+        *,
+        time_budget_s: float | None = None,
+        primes_only: bool = False,
+        stop: StopFlag | None = None,
         execute: Callable[[RunContext], RunRecord] = execute_run,
     ) -> None:
         self.config, self.plan, self.store, self.host, self.gpu, self.display = config, plan, store, host, gpu, display
@@ -129,7 +135,9 @@ class Campaign:
 
     def _cost_s(self, state: BlockState) -> float:
         block, arms = state.block, state.missing_arms
-        return sum(map(self._prime_s, self._primes_needed(state))) + sum(self._run_s(block.model, arm, block.profile) for arm in arms)
+        return sum(map(self._prime_s, self._primes_needed(state))) + sum(
+            self._run_s(block.model, arm, block.profile) for arm in arms
+        )
 
     def _left_s(self) -> float:
         return float("inf") if self._budget_s is None else self._budget_s - (time.monotonic() - self._begun)
@@ -168,10 +176,15 @@ class Campaign:
             signum = self.stop.signum or signal.SIGINT
             return self._summary(128 + signum, f"stopped by {signal.Signals(signum).name}; start again to go on")
         if incomplete:
-            return self._summary(EXIT_SOME_FAILED, f"not completed after retries: {', '.join(incomplete)}; see run.json of the failed runs")
+            return self._summary(
+                EXIT_SOME_FAILED,
+                f"not completed after retries: {', '.join(incomplete)}; see run.json of the failed runs",
+            )
         if out_of_time:
             return self._summary(EXIT_OUT_OF_TIME, f"time budget used up; left: {', '.join(out_of_time)}")
-        return self._summary(EXIT_OK, "every first start is done" if self._primes_only else "every block of the plan is complete")
+        return self._summary(
+            EXIT_OK, "every first start is done" if self._primes_only else "every block of the plan is complete"
+        )
 
     def _run_blocks(self, out_of_time: list[str], incomplete: list[str]) -> None:
         for block in self.plan.blocks:
@@ -232,25 +245,54 @@ class Campaign:
         flags = resolve_flags(self.config, spec.model, spec.arm, measured)
         pinned = pinned_blocks(self.config, spec.model, spec.arm, measured)
         for attempt in range(first, first + 1 + self.config.engine.retries):
-            context = self._context("run", spec.run_id, spec.model, spec.arm, flags, state.pass_number, attempt, spec, block, pinned)
+            context = self._context(
+                "run", spec.run_id, spec.model, spec.arm, flags, state.pass_number, attempt, spec, block, pinned
+            )
             if self._one(context).status == "valid":
                 return True
         return False
 
     def _context(
-        self, kind: Kind, run_id: str, model: str, arm: str, flags: Sequence[str], pass_number: int, attempt: int,
-        spec: RunSpec | None = None, block: Block | None = None, pinned: int | None = None,
+        self,
+        kind: Kind,
+        run_id: str,
+        model: str,
+        arm: str,
+        flags: Sequence[str],
+        pass_number: int,
+        attempt: int,
+        spec: RunSpec | None = None,
+        block: Block | None = None,
+        pinned: int | None = None,
     ) -> RunContext:
         folder = f"{run_id}.p{pass_number}a{attempt}"
         return RunContext(
-            kind=kind, run_id=run_id, folder=folder, campaign=self.config.campaign.name, model=model, arm=arm,
-            profile=spec.profile if spec else None, repetition=spec.repetition if spec else None,
-            block_id=block.block_id if block else None, block_arms=block.arms if block else (),
-            order_in_block=spec.order_in_block if spec else None, seed=spec.seed if spec else None,
-            pass_number=pass_number, attempt=attempt, sitting_id=self.sitting_id, machine_id=self.place.machine_id,
-            cache_id=self.place.cache_id, config=self.config, host=self.host, gpu=self.gpu, arm_flags=tuple(flags), pinned_blocks=pinned,
-            directory=self.store.begin(kind, folder), marker=marker_for(self.store.process_mark, folder),
-            on_phase=self.display.phase, stop_requested=self.stop.event,
+            kind=kind,
+            run_id=run_id,
+            folder=folder,
+            campaign=self.config.campaign.name,
+            model=model,
+            arm=arm,
+            profile=spec.profile if spec else None,
+            repetition=spec.repetition if spec else None,
+            block_id=block.block_id if block else None,
+            block_arms=block.arms if block else (),
+            order_in_block=spec.order_in_block if spec else None,
+            seed=spec.seed if spec else None,
+            pass_number=pass_number,
+            attempt=attempt,
+            sitting_id=self.sitting_id,
+            machine_id=self.place.machine_id,
+            cache_id=self.place.cache_id,
+            config=self.config,
+            host=self.host,
+            gpu=self.gpu,
+            arm_flags=tuple(flags),
+            pinned_blocks=pinned,
+            directory=self.store.begin(kind, folder),
+            marker=marker_for(self.store.process_mark, folder),
+            on_phase=self.display.phase,
+            stop_requested=self.stop.event,
         )
 
     def _one(self, context: RunContext) -> RunRecord:
@@ -273,7 +315,8 @@ class Campaign:
         self.display.finished(record, time.monotonic() - begun, self._tally())
         if record.failure_class in MACHINE_FAILURES:
             raise PreflightError(
-                f"{record.folder}: {record.failure_message}", "mend the machine, then start the campaign again; finished runs are kept"
+                f"{record.folder}: {record.failure_message}",
+                "mend the machine, then start the campaign again; finished runs are kept",
             )
         return record
 

@@ -47,7 +47,11 @@ def typed_errors(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--config", "config_path", type=click.Path(path_type=Path), default=Path("campaign.toml"), show_default=True,
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path),
+        default=Path("campaign.toml"),
+        show_default=True,
         help="What to measure.",
     )(function)
 
@@ -55,9 +59,20 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--shard", metavar="K/N", help="Only every N-th block, from the K-th (1-based)."),
-        click.option("--blocks", "blocks_glob", metavar="GLOB", help="Only blocks (model.profile.rN) that match, e.g. '32b.sustained.*'."),
-        click.option("--suite", "suites", default="published", show_default=True, metavar="NAME[,NAME…]",
-                     help="Suites to run, in common blocks."),
+        click.option(
+            "--blocks",
+            "blocks_glob",
+            metavar="GLOB",
+            help="Only blocks (model.profile.rN) that match, e.g. '32b.sustained.*'.",
+        ),
+        click.option(
+            "--suite",
+            "suites",
+            default="published",
+            show_default=True,
+            metavar="NAME[,NAME…]",
+            help="Suites to run, in common blocks.",
+        ),
     ):
         function = option(function)
     return function
@@ -65,7 +80,10 @@ def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def results_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--results", "results", type=click.Path(path_type=Path), help="Results folder.  [default: results/<campaign name>]"
+        "--results",
+        "results",
+        type=click.Path(path_type=Path),
+        help="Results folder.  [default: results/<campaign name>]",
     )(function)
 
 
@@ -103,19 +121,48 @@ def plan(config_path: Path, suites: str, blocks_glob: str | None, shard: str | N
 @config_option
 @selection_options
 @results_option
-@click.option("--engine-python", default="python3", show_default=True, metavar="PATH", help="Python of the engine's environment.")
-@click.option("--engine-path", multiple=True, metavar="DIR", help="Put before the engine's PYTHONPATH; may be repeated.")
-@click.option("--models", type=click.Path(path_type=Path), default=Path("models"), show_default=True, help="Folder of the model folders.")
-@click.option("--cache", type=click.Path(path_type=Path), default=Path(".cache"), show_default=True, help="Folder of the engine's compile caches.")
+@click.option(
+    "--engine-python", default="python3", show_default=True, metavar="PATH", help="Python of the engine's environment."
+)
+@click.option(
+    "--engine-path", multiple=True, metavar="DIR", help="Put before the engine's PYTHONPATH; may be repeated."
+)
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path),
+    default=Path("models"),
+    show_default=True,
+    help="Folder of the model folders.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    default=Path(".cache"),
+    show_default=True,
+    help="Folder of the engine's compile caches.",
+)
 @click.option("--gpu", "gpu_selector", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
 @click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
 @click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
-@click.option("--primes-only", is_flag=True, help="Only the first starts that the plan needs: fills the compile caches.")
+@click.option(
+    "--primes-only", is_flag=True, help="Only the first starts that the plan needs: fills the compile caches."
+)
 @click.option("--time-budget", metavar="DURATION", help="Start no block or prime that cannot finish in it, e.g. 27m.")
 @typed_errors
 def run(
-    config_path: Path, suites: str, blocks_glob: str | None, shard: str | None, results: Path | None, engine_python: str,
-    engine_path: tuple[str, ...], models: Path, cache: Path, gpu_selector: str | None, no_gpu: bool, cpus: str | None, primes_only: bool,
+    config_path: Path,
+    suites: str,
+    blocks_glob: str | None,
+    shard: str | None,
+    results: Path | None,
+    engine_python: str,
+    engine_path: tuple[str, ...],
+    models: Path,
+    cache: Path,
+    gpu_selector: str | None,
+    no_gpu: bool,
+    cpus: str | None,
+    primes_only: bool,
     time_budget: str | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
@@ -131,19 +178,39 @@ def run(
     config = load_config(config_path)
     the_plan = _plan(config, suites, blocks_glob, shard)
     budget_s = parse_duration_s(time_budget) if time_budget else None
-    host = EngineHost(python=engine_python, path=engine_path, models=models.resolve(), cache=cache.resolve(), kind=config.engine.kind,
-                      cpus=parse_cpus(cpus) if cpus else None)
+    host = EngineHost(
+        python=engine_python,
+        path=engine_path,
+        models=models.resolve(),
+        cache=cache.resolve(),
+        kind=config.engine.kind,
+        cpus=parse_cpus(cpus) if cpus else None,
+    )
     host.check(config, {block.model for block in the_plan.blocks})
     gpu = None if no_gpu or config.engine.kind == "stand-in" else open_gpu(gpu_selector)
     root = _results_folder(config, results)
     if config.engine.kind == "stand-in":
-        click.echo("SIMULATED: the engine is the bundled stand-in, a scheduling model; its figures say nothing about any GPU.", err=True)
+        click.echo(
+            "SIMULATED: the engine is the bundled stand-in, a scheduling model; its figures say nothing about any GPU.",
+            err=True,
+        )
     with Store.open(root, config) as store:
         _check_disk(root, the_plan)
-        campaign = Campaign(config, the_plan, store, host, gpu, make_display(sys.stderr),
-                            lambda: collect_provenance(config, host, gpu), time_budget_s=budget_s, primes_only=primes_only)
+        campaign = Campaign(
+            config,
+            the_plan,
+            store,
+            host,
+            gpu,
+            make_display(sys.stderr),
+            lambda: collect_provenance(config, host, gpu),
+            time_budget_s=budget_s,
+            primes_only=primes_only,
+        )
         summary = run_campaign(campaign)
-    click.echo(f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left: {summary.message}")
+    click.echo(
+        f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left: {summary.message}"
+    )
     sys.exit(summary.exit_code)
 
 
@@ -153,7 +220,10 @@ def _check_disk(root: Path, the_plan: Plan) -> None:
     needed = (sum(len(b.arms) for b in the_plan.blocks) + len(the_plan.primes)) * DISK_MIB_PER_RUN + 64
     free = shutil.disk_usage(root).free / 2**20
     if free < needed:
-        raise PreflightError(f"{root}: {free:.0f} MiB free, the plan needs about {needed:.0f} MiB", "free space, or choose another --results")
+        raise PreflightError(
+            f"{root}: {free:.0f} MiB free, the plan needs about {needed:.0f} MiB",
+            "free space, or choose another --results",
+        )
 
 
 @main.command()
@@ -183,7 +253,13 @@ def load(results: Path, database: Path) -> None:
 
 @main.command()
 @click.option("--database", type=click.Path(path_type=Path), default=Path("results.duckdb"), show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("out"), show_default=True, help="Folder for report.html, report.md and csv/.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out"),
+    show_default=True,
+    help="Folder for report.html, report.md and csv/.",
+)
 @typed_errors
 def report(database: Path, out: Path) -> None:
     """Render the report from a database. Needs no network and no GPU."""

@@ -62,7 +62,9 @@ class PlainDisplay:
         print(f"[{clock(time.monotonic() - self._start)}] {text}", file=self._stream, flush=True)
 
     def begin(self, folder: str, tally: Tally) -> None:
-        self._line(f"{folder}: start ({tally.done} done, {tally.failed} failed, {tally.left} left, about {clock(tally.left_s)} to go)")
+        self._line(
+            f"{folder}: start ({tally.done} done, {tally.failed} failed, {tally.left} left, about {clock(tally.left_s)} to go)"
+        )
 
     def phase(self, name: str) -> None:
         self._line(f"  {name}")
@@ -96,7 +98,10 @@ class LiveDisplay:
         grid.add_row(Text("run", style="dim"), Text(self._folder, style="bold"), clock(now - self._begun))
         grid.add_row(Text("phase", style="dim"), self._phase, clock(now - self._phase_begun))
         counts = Text.assemble(
-            (f"{tally.done} done", "green"), "  ", (f"{tally.failed} failed", "red" if tally.failed else "dim"), f"  {tally.left} left"
+            (f"{tally.done} done", "green"),
+            "  ",
+            (f"{tally.failed} failed", "red" if tally.failed else "dim"),
+            f"  {tally.left} left",
         )
         grid.add_row(Text("campaign", style="dim"), counts, f"about {clock(tally.left_s)} to go")
         return Group(grid, ProgressBar(total=total, completed=tally.done + tally.failed, width=60))

@@ -81,20 +81,14 @@ def _copy(select: str, target: Path) -> None:
     """
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
-            connection.execute(
-                f"COPY ({select}) TO {_literal(str(target))} (FORMAT parquet, COMPRESSION zstd)"
-            )
+            connection.execute(f"COPY ({select}) TO {_literal(str(target))} (FORMAT parquet, COMPRESSION zstd)")
     except (duckdb.IOException, duckdb.FatalException) as error:
-        raise StoreError(
-            f"cannot write {target}: {error}", "free space, then start the campaign again"
-        ) from error
+        raise StoreError(f"cannot write {target}: {error}", "free space, then start the campaign again") from error
     except duckdb.Error as error:
         raise FormatError(f"{target.name}: {error}") from error
 
 
-def csv_to_parquet(
-    source: Path, target: Path, types: Mapping[str, str], *, numbered: str | None = None
-) -> None:
+def csv_to_parquet(source: Path, target: Path, types: Mapping[str, str], *, numbered: str | None = None) -> None:
     """A CSV file with exactly these columns and types; `#` lines are left out, empty fields become NULL.
 
     `numbered` adds a first column of that name with the row's number from 0.
@@ -112,8 +106,7 @@ def write_requests(rows: Iterable[RequestRow], target: Path) -> None:
     source = target.with_suffix(".ndjson.tmp")
     names = tuple(REQUESTS)
     source.write_text(
-        "".join(json.dumps({name: getattr(row, name) for name in names}) + "\n" for row in rows),
-        encoding="utf-8",
+        "".join(json.dumps({name: getattr(row, name) for name in names}) + "\n" for row in rows), encoding="utf-8"
     )
     _copy(
         f"SELECT * FROM read_json({_literal(str(source))}, format = 'newline_delimited', "

@@ -17,15 +17,7 @@ from analysis.formats.steps import StepTrace, parse_steps
 from analysis.gates import Evidence, judge
 from runner.context import Measured, RunContext
 from runner.errors import EngineFailed
-from runner.files import (
-    STEPS,
-    TELEMETRY,
-    csv_to_parquet,
-    sha256,
-    without_request_lines,
-    write_gz,
-    write_requests,
-)
+from runner.files import STEPS, TELEMETRY, csv_to_parquet, sha256, without_request_lines, write_gz, write_requests
 from runner.store import write_atomic
 from runner.telemetry import Telemetry
 
@@ -66,9 +58,7 @@ def collect(ctx: RunContext, measured: Measured) -> Parsed:
         ctx.bench_log.unlink()
     for when, text in measured.metrics.items():
         write_gz(ctx.directory / f"metrics_{when}.txt.gz", text)
-        metrics = parsed.read(
-            f"/metrics {when}", partial(parse_metrics, text.decode(errors="replace"))
-        )
+        metrics = parsed.read(f"/metrics {when}", partial(parse_metrics, text.decode(errors="replace")))
         setattr(parsed, when, metrics)
     if ctx.bench_result.exists():
         parsed.bench = parsed.read("the client's result", lambda: parse_bench(ctx.bench_result.read_bytes()))
@@ -78,9 +68,7 @@ def collect(ctx: RunContext, measured: Measured) -> Parsed:
         write_requests(parsed.bench.requests, ctx.directory / "requests.parquet")
         ctx.bench_result.unlink()
     if ctx.steps_csv.exists():
-        parsed.steps = parsed.read(
-            "steps.csv", lambda: parse_steps(ctx.steps_csv.read_text(errors="replace"))
-        )
+        parsed.steps = parsed.read("steps.csv", lambda: parse_steps(ctx.steps_csv.read_text(errors="replace")))
     if parsed.steps is not None:
         write_steps(parsed.steps, ctx)
     return parsed
@@ -96,17 +84,12 @@ def write_steps(trace: StepTrace, ctx: RunContext) -> None:
 
 
 def complete(
-    ctx: RunContext,
-    measured: Measured,
-    parsed: Parsed,
-    failure: EngineFailed | None,
-    telemetry: Telemetry | None,
+    ctx: RunContext, measured: Measured, parsed: Parsed, failure: EngineFailed | None, telemetry: Telemetry | None
 ) -> RunRecord:
     """Telemetry, verdict and run.json; the folder is then whole."""
     if ctx.telemetry_csv.exists():
         parsed.read(
-            "telemetry.csv",
-            lambda: csv_to_parquet(ctx.telemetry_csv, ctx.directory / "telemetry.parquet", TELEMETRY),
+            "telemetry.csv", lambda: csv_to_parquet(ctx.telemetry_csv, ctx.directory / "telemetry.parquet", TELEMETRY)
         )
         ctx.telemetry_csv.unlink()
     absent = _telemetry_absent(ctx, telemetry)
@@ -145,11 +128,7 @@ def _telemetry_absent(ctx: RunContext, telemetry: Telemetry | None) -> str | Non
     if (ctx.directory / "telemetry.parquet").exists():
         return None
     if ctx.gpu is None:
-        return (
-            "the stand-in engine uses no GPU"
-            if ctx.host.kind == "stand-in"
-            else "run without a GPU (--no-gpu)"
-        )
+        return "the stand-in engine uses no GPU" if ctx.host.kind == "stand-in" else "run without a GPU (--no-gpu)"
     return (telemetry.reason if telemetry else None) or "not started, or unreadable"
 
 

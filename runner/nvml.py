@@ -189,8 +189,7 @@ class NvmlGpu:
         """Compute processes; empty also where the driver does not tell."""
         found = _optional("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
         return tuple(
-            GpuProcess(int(p.pid), None if p.usedGpuMemory is None else int(p.usedGpuMemory) // MIB)
-            for p in found
+            GpuProcess(int(p.pid), None if p.usedGpuMemory is None else int(p.usedGpuMemory) // MIB) for p in found
         )
 
     def mig_enabled(self) -> bool:

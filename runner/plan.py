@@ -124,10 +124,7 @@ def shuffled_arms(campaign_seed: int, block_id: str, arms: Sequence[str]) -> tup
 
 
 def build_plan(
-    config: Config,
-    suites: Sequence[str],
-    blocks_glob: str | None = None,
-    shard: tuple[int, int] | None = None,
+    config: Config, suites: Sequence[str], blocks_glob: str | None = None, shard: tuple[int, int] | None = None
 ) -> Plan:
     """The union of `suites` in common blocks: repetitions outermost, then the order of the file.
 

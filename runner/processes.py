@@ -23,10 +23,7 @@ from runner.errors import EngineFailed, PreflightError
 
 MARKER_VARIABLE = "CAMPAIGN_RUN"
 POLL_S = 0.02
-PORTS = (
-    20000,
-    32767,
-)  # below Linux' ephemeral range: no outgoing connection takes the port before the engine does
+PORTS = (20000, 32767)  # below Linux' ephemeral range: no outgoing connection takes the port before the engine does
 
 # Waits for "done" on stdin. End of file instead means that the runner died: end the process group.
 GUARD = """
@@ -45,9 +42,7 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise PreflightError(
-        f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports"
-    )
+    raise PreflightError(f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports")
 
 
 @contextlib.contextmanager

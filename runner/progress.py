@@ -106,10 +106,13 @@ def duration_s(record: RunRecord) -> float | None:
     return (record.timeline.run_end_ns - record.timeline.run_begin_ns) / 1e9
 
 
-def typical_s(records: Sequence[RunRecord], kind: str, model: str, arm: str, profile: str | None, guess_s: float) -> float:
+def typical_s(
+    records: Sequence[RunRecord], kind: str, model: str, arm: str, profile: str | None, guess_s: float
+) -> float:
     """Median duration of this cell's valid runs so far, in seconds; `guess_s` (from campaign.toml) while there is none."""
     seen = [
-        seconds for r in records
+        seconds
+        for r in records
         if (r.kind, r.model, r.arm, r.profile, r.status) == (kind, model, arm, profile, "valid")
         and (seconds := duration_s(r)) is not None
     ]

@@ -25,9 +25,7 @@ from runner.launcher import EngineHost
 from runner.nvml import Gpu
 
 SCHEMA_VERSION = 1
-HASHED_WHOLE_BYTES = (
-    64 * 2**20
-)  # larger files: by the name of the hub's content-addressed blob, or size alone
+HASHED_WHOLE_BYTES = 64 * 2**20  # larger files: by the name of the hub's content-addressed blob, or size alone
 QUESTION_TIMEOUT_S = 120.0
 MUST_AGREE = (
     "machine.cpu",
@@ -147,12 +145,7 @@ def _engine(config: Config, host: EngineHost) -> dict[str, Any]:
     if config.engine.kind == "stand-in":
         return {**shared, "version": config.engine.version}
     answer = _ask(host.python, environment)
-    return {
-        **shared,
-        "python_executable": host.python,
-        **answer,
-        "packages_sha256": _digest(answer["packages"]),
-    }
+    return {**shared, "python_executable": host.python, **answer, "packages_sha256": _digest(answer["packages"])}
 
 
 def _ask(python: str, environment: dict[str, str]) -> dict[str, Any]:

@@ -144,7 +144,9 @@ class Store:
                 write_atomic(root / "campaign.toml", config.text)
             return str(header["store_id"])
         if any((root / "runs").iterdir()):
-            raise StoreError(f"{root} holds runs but no campaign.json", "restore campaign.json, or use another --results")
+            raise StoreError(
+                f"{root} holds runs but no campaign.json", "restore campaign.json, or use another --results"
+            )
         store_id = uuid.uuid4().hex[:12]
         write_atomic(root / "campaign.toml", config.text)
         write_atomic(path, _header_text(store_id, config, fingerprint))
@@ -218,9 +220,13 @@ def read_header(root: Path) -> dict[str, Any]:
         if not isinstance(header["configuration"], dict):
             raise TypeError("configuration is not a table")
     except FileNotFoundError as error:
-        raise StoreError(f"{root} is not a results folder: no campaign.json", "check the path, or run a campaign first") from error
+        raise StoreError(
+            f"{root} is not a results folder: no campaign.json", "check the path, or run a campaign first"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} cannot be read: {error}", "restore it from a copy, or use another --results") from error
+        raise StoreError(
+            f"{path} cannot be read: {error}", "restore it from a copy, or use another --results"
+        ) from error
     return dict(header)
 
 

@@ -58,9 +58,7 @@ class Watch:
         self._stop.wait(max(0.0, seconds))
         self.check()
 
-    def until(
-        self, done: Callable[[], T | None], timeout_s: float, failure_class: str, every_s: float = POLL_S
-    ) -> T:
+    def until(self, done: Callable[[], T | None], timeout_s: float, failure_class: str, every_s: float = POLL_S) -> T:
         """The first value of `done()` that is not None; EngineFailed (`failure_class`) after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (value := done()) is None:

@@ -70,7 +70,9 @@ def config(tmp_path: Path) -> Config:
 class Script:
     """Stands in for `execute_run`: writes run.json, answers as told by `verdicts[folder]` (default valid)."""
 
-    def __init__(self, verdicts: dict[str, str] | None = None, before: Callable[[RunContext], None] | None = None) -> None:
+    def __init__(
+        self, verdicts: dict[str, str] | None = None, before: Callable[[RunContext], None] | None = None
+    ) -> None:
         self.verdicts, self.before = verdicts or {}, before
         self.folders: list[str] = []
         self.flags: dict[str, tuple[str, ...]] = {}
@@ -85,12 +87,27 @@ class Script:
         if self.before:
             self.before(context)
         record = RunRecord(
-            kind=context.kind, run_id=context.run_id, folder=context.folder, campaign=context.campaign, model=context.model,
-            arm=context.arm, profile=context.profile, repetition=context.repetition, block_id=context.block_id,
-            pass_number=context.pass_number, attempt=context.attempt, order_in_block=context.order_in_block,
-            block_arms=context.block_arms, sitting_id=context.sitting_id, machine_id=context.machine_id,
-            cache_id=context.cache_id, gpu=None, engine=EngineIdentity(kind="stand-in", simulated=True), weights="dummy",
-            wall_start=f"2026-01-01T00:00:{len(self.folders):02d}+00:00", status=self.verdicts.get(context.folder, "valid"),
+            kind=context.kind,
+            run_id=context.run_id,
+            folder=context.folder,
+            campaign=context.campaign,
+            model=context.model,
+            arm=context.arm,
+            profile=context.profile,
+            repetition=context.repetition,
+            block_id=context.block_id,
+            pass_number=context.pass_number,
+            attempt=context.attempt,
+            order_in_block=context.order_in_block,
+            block_arms=context.block_arms,
+            sitting_id=context.sitting_id,
+            machine_id=context.machine_id,
+            cache_id=context.cache_id,
+            gpu=None,
+            engine=EngineIdentity(kind="stand-in", simulated=True),
+            weights="dummy",
+            wall_start=f"2026-01-01T00:00:{len(self.folders):02d}+00:00",
+            status=self.verdicts.get(context.folder, "valid"),
             timeline=Timeline(run_begin_ns=0, run_end_ns=10**9),
             failure_class=self.failure_class if self.verdicts.get(context.folder) == "failed" else None,
             num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.arm),
@@ -99,13 +116,31 @@ class Script:
         return record
 
 
-def sit(config: Config, tmp_path: Path, script: Script, *, budget_s: float | None = None,
-        stop: StopFlag | None = None, primes_only: bool = False) -> Summary:
+def sit(
+    config: Config,
+    tmp_path: Path,
+    script: Script,
+    *,
+    budget_s: float | None = None,
+    stop: StopFlag | None = None,
+    primes_only: bool = False,
+) -> Summary:
     host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
     plan = build_plan(config, ["published"])
     with Store.open(tmp_path / "results", config) as store:
-        return Campaign(config, plan, store, host, None, PlainDisplay(io.StringIO()), dict,
-                        time_budget_s=budget_s, primes_only=primes_only, stop=stop, execute=script).run()
+        return Campaign(
+            config,
+            plan,
+            store,
+            host,
+            None,
+            PlainDisplay(io.StringIO()),
+            dict,
+            time_budget_s=budget_s,
+            primes_only=primes_only,
+            stop=stop,
+            execute=script,
+        ).run()
 
 
 def test_primes_come_first_and_set_the_block_counts(config: Config, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: started again, the campaign ends with the same valid runs, none twice, and no orphan process."""
+"""SIGKILL at any moment: started again, the campaign ends with the same valid runs, none twice, and no orphan."""
 
 from __future__ import annotations
 
@@ -25,8 +25,22 @@ KILLS = int(os.environ.get("KILLS", "25"))
 def start(config: Path, results: Path) -> subprocess.Popen[bytes]:
     environment = os.environ | {"CAMPAIGN_STANDIN_SPEED": "200"}
     return subprocess.Popen(
-        [sys.executable, "-m", "runner", "run", "--config", str(config), "--results", str(results), "--cache", str(results.parent / "cache")],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+        [
+            sys.executable,
+            "-m",
+            "runner",
+            "run",
+            "--config",
+            str(config),
+            "--results",
+            str(results),
+            "--cache",
+            str(results.parent / "cache"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
     )
 
 
@@ -35,7 +49,9 @@ def marked(results: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARKER_VARIABLE, "").startswith(store_id):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARKER_VARIABLE, "").startswith(
+                store_id
+            ):
                 found.append(process)
         except psutil.Error:
             continue
@@ -57,19 +73,19 @@ def test_killed_at_random_moments_the_campaign_still_completes(tmp_path: Path) -
         process.send_signal(signal.SIGKILL)
         process.wait()
         killed += not finished
-        records, unreadable = read_records(results) if results.exists() else ([], [])
+        _, unreadable = read_records(results) if results.exists() else ([], [])
         assert not unreadable, "a folder with its final name must be whole"
         if finished:  # complete: begin another campaign, until the kills are used up
             assert process.returncode == 0, process.stdout.read().decode() if process.stdout else ""
-            check_complete(config, results, tmp_path)
+            check_complete(config, results)
             results = tmp_path / f"results{killed}"
     last = start(config, results)
     output, _ = last.communicate(timeout=300)
     assert last.returncode == 0, output.decode()
-    check_complete(config, results, tmp_path)
+    check_complete(config, results)
 
 
-def check_complete(config: Path, results: Path, tmp_path: Path) -> None:
+def check_complete(config: Path, results: Path) -> None:
     plan = build_plan(load_config(config), ["published"])
     records, unreadable = read_records(results)
     valid = [r.run_id for r in records if r.kind == "run" and r.status == "valid"]
@@ -97,4 +113,4 @@ def test_signals_stop_the_engine_and_leave_the_store_resumable(tmp_path: Path, s
     again = start(config, results)
     output, _ = again.communicate(timeout=120)
     assert again.returncode == 0, output.decode()
-    check_complete(config, results, tmp_path)
+    check_complete(config, results)

@@ -304,7 +304,7 @@ def test_environment_keeps_the_callers_variables_out(tmp_path: Path, monkeypatch
         monkeypatch.setenv(name, "caller")
     monkeypatch.setenv("no_proxy", "inner.example")
     whole, own = host(tmp_path, path=("site",)).environment(
-        config(), marker="store:run", steps_file=tmp_path / "steps.csv", gpu_uuid="GPU-1"
+        config(), marker="store:run", steps_file=tmp_path / "steps.csv", gpu_index=3
     )
     assert "PYTHONHOME" not in whole
     assert "VIRTUAL_ENV" not in whole
@@ -313,7 +313,7 @@ def test_environment_keeps_the_callers_variables_out(tmp_path: Path, monkeypatch
     assert whole["CAMPAIGN_RUN"] == "store:run"
     assert whole["CAMPAIGN_STANDIN_SPEED"] == "caller"
     assert whole["VLLM_USE_V2_MODEL_RUNNER"] == "0"
-    assert whole["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert whole["CUDA_VISIBLE_DEVICES"] == "3"
     assert whole["SPT_NOENV"] == "1"
     assert whole["no_proxy"] == "inner.example,127.0.0.1"
     engine_side, site = whole["PYTHONPATH"].split(os.pathsep)

@@ -66,6 +66,11 @@ def test_mechanism_suite() -> None:
     assert counts == {("32b", "sustained"): 5, ("7b", "sustained"): 5, ("32b", "sustained_varied"): 3}
 
 
+def test_the_other_suites_are_parts_of_these_two() -> None:
+    whole = set(run_ids(build_plan(CONFIG, BOTH)))
+    assert all(set(run_ids(build_plan(CONFIG, [suite]))) <= whole for suite in CONFIG.suites)
+
+
 def test_suites_together_share_blocks_and_repeat_no_run() -> None:
     plan = build_plan(CONFIG, BOTH)
     ids = run_ids(plan)
@@ -193,7 +198,7 @@ def test_impossible_selections(
 def test_suggestions_for_a_wrong_selection() -> None:
     with pytest.raises(ConfigError) as caught:
         build_plan(CONFIG, ["publshed"])
-    assert caught.value.hint == "did you mean published? allowed: published, mechanism"
+    assert caught.value.hint == f"did you mean published? allowed: {', '.join(CONFIG.suites)}"
     with pytest.raises(ConfigError) as caught:
         build_plan(CONFIG, ["published"], "x")
     assert "32b.sustained.rN" in caught.value.hint

@@ -14,7 +14,15 @@ ELSEWHERE = Place("boot-2", "GPU-2", "cache-1")
 
 @pytest.fixture
 def block() -> Block:
-    return Block(block_id="7b.sustained.r1", model="7b", profile="sustained", repetition=1, arms=("graphs", "eager"), seed=1, estimate_s=1.0)
+    return Block(
+        block_id="7b.sustained.r1",
+        model="7b",
+        profile="sustained",
+        repetition=1,
+        arms=("graphs", "eager"),
+        seed=1,
+        estimate_s=1.0,
+    )
 
 
 def test_block_without_records_is_new(block: Block) -> None:

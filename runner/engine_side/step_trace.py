@@ -25,8 +25,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 STEPS_FILE_VARIABLE = "CAMPAIGN_STEPS_FILE"
 HEADER = (
-    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,"
-    "unpadded_tokens,padded_tokens,runtime_mode"
+    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,unpadded_tokens,padded_tokens,runtime_mode"
 )
 FLUSH_INTERVAL_S = 0.2
 MAX_PENDING_ROWS = 200_000  # ~50 MB; hours of steps if the disk does not accept a line
