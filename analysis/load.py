@@ -1,7 +1,7 @@
 """A results folder into DuckDB: explicit column types, rebuilt whole, and put in place in one rename.
 
-Reads what docs/result-files.md describes. The content does not depend on the order in which the file system
-lists folders. A run that cannot be read is listed in `unreadable` and does not hinder the others.
+Reads what docs/result-files.md describes. The content does not depend on the order in which the file system lists
+folders. A folder that cannot be read is listed in `unreadable` and does not hinder the others.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from pydantic import ValidationError
+from scipy.stats import t as student_t
 
 from analysis.db import SCHEMA_SQL, VIEWS_SQL, connect
-from analysis.effects import Effect, Value, compute_effects, t975
 from analysis.errors import LoadError
 from analysis.formats.metrics import parse_metrics
 from analysis.formats.run_record import RunRecord
@@ -38,7 +38,6 @@ _BENCH = {
     "bench_mean_itl_ms": "mean_itl_ms",
 }
 _Connection = duckdb.DuckDBPyConnection
-_PARQUET = ("requests", "steps", "telemetry")
 
 
 @dataclass(frozen=True)
@@ -61,39 +60,39 @@ def load(results: Path, database: Path) -> LoadSummary:
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
-    header = _header(results)
+    campaign = _campaign(results)
     temporary = database.with_name(database.name + ".loading")
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
             con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
-            con.execute(
-                "INSERT INTO campaign VALUES (?, ?)",
-                [header["campaign"], json.dumps(header.get("configuration"), sort_keys=True)],
-            )
-            _load_sittings(con, results)
-            for folder in _run_folders(results):
-                _load_run(con, folder)
-            _derive(con)
-            summary = _summary(con, database)
+            con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
+            for folder in sorted(path.parent for path in (results / "sittings").glob("*/provenance.json")):
+                _all_or_nothing(con, folder, _insert_sitting)
+            for folder in sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*"))):
+                if folder.is_dir() and not folder.name.endswith(".partial"):  # a partial one was cut off: no result
+                    _all_or_nothing(con, folder, _insert_run)
+            quantiles = [(df, float(student_t.ppf(0.975, df))) for df in range(1, _MAX_DF + 1)]
+            _insert(con, "student_t", ("df", "t975"), quantiles)
+            con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
+            ((*counts,),) = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchall()
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
-        raise LoadError(
-            f"{database} cannot be written: {error}", "choose another path with --database"
-        ) from error
+        raise LoadError(f"{database} cannot be written: {error}", "choose another path with --database") from error
     finally:
         for leftover in (temporary, temporary.with_name(temporary.name + ".wal")):
             with suppress(OSError):
                 leftover.unlink()
-    return summary
+    return LoadSummary(database, *counts)
 
 
-def _header(results: Path) -> dict[str, Any]:
+def _campaign(results: Path) -> tuple[str, str]:
+    """Name and configuration (JSON) of the campaign."""
     path = results / "campaign.json"
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
-        return {"campaign": str(header["campaign"]), "configuration": header.get("configuration")}
+        return str(header["campaign"]), json.dumps(header.get("configuration"), sort_keys=True)
     except FileNotFoundError as error:
         raise LoadError(
             f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>"
@@ -102,46 +101,11 @@ def _header(results: Path) -> dict[str, Any]:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
 
 
-def _run_folders(results: Path) -> list[Path]:
-    """Finished folders of runs/ and primes/ by name; `.partial` ones were cut off and are not results."""
-    found = [path for kind in ("runs", "primes") for path in (results / kind).glob("*") if path.is_dir()]
-    return sorted(
-        (p for p in found if not p.name.endswith(".partial")), key=lambda p: (p.name, p.parent.name)
-    )
-
-
-def _load_sittings(con: _Connection, results: Path) -> None:
-    for path in sorted((results / "sittings").glob("*/provenance.json")):
-        sitting = path.parent.name
-        try:
-            provenance = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            con.execute("INSERT INTO unreadable VALUES (?, ?)", [f"sittings/{sitting}", str(error)])
-            continue
-        con.execute("INSERT INTO sittings VALUES (?, ?)", [sitting, json.dumps(provenance, sort_keys=True)])
-        facts = [(sitting, key, value) for key, value in _flatten("", provenance)]
-        _insert(con, "sitting_facts", ("sitting_id", "key", "value"), facts)
-
-
-def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, str | None]]:
-    """Leaves of nested tables as (dotted key, text); a list of plain values is one leaf."""
-    if isinstance(value, Mapping):
-        for key in sorted(value):
-            yield from _flatten(f"{prefix}.{key}" if prefix else str(key), value[key])
-    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
-        for index, item in enumerate(value):
-            yield from _flatten(f"{prefix}.{index}", item)
-    elif isinstance(value, list):
-        yield prefix, ", ".join(str(item) for item in value)
-    else:
-        yield prefix, None if value is None else str(value)
-
-
-def _load_run(con: _Connection, folder: Path) -> None:
-    """All of a run or, when something in it cannot be read, none of it and a row in `unreadable`."""
+def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[_Connection, Path], None]) -> None:
+    """All of a folder or, when something in it cannot be read, none of it and a row in `unreadable`."""
     con.begin()
     try:
-        _insert_run(con, folder)
+        insert(con, folder)
     except (OSError, EOFError, ValueError, duckdb.Error) as error:
         con.rollback()
         problem = str(error)
@@ -155,16 +119,26 @@ def _load_run(con: _Connection, folder: Path) -> None:
         con.commit()
 
 
+def _insert_sitting(con: _Connection, folder: Path) -> None:
+    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    con.execute("INSERT INTO sittings VALUES (?, ?)", [folder.name, json.dumps(provenance, sort_keys=True)])
+
+
 def _insert_run(con: _Connection, folder: Path) -> None:
     record = _read_record(folder)
-    row = _attempt(record, folder)
-    _insert(con, "attempts", tuple(row), [tuple(row.values())])
-    for table in _PARQUET:
-        _load_parquet(con, folder, table)
+    values = _attempt(record, folder)
+    columns = [name for name in con.table("attempts").columns if name in values]
+    _insert(con, "attempts", columns, [[values[name] for name in columns]])
+    for table in ("requests", "steps", "telemetry"):
+        path = folder / f"{table}.parquet"
+        if path.is_file():  # columns by name, cast to the schema's types; a missing column is an error
+            picked = ", ".join(con.table(table).columns[1:])
+            con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
     for moment in ("before", "after"):
-        samples = _metric_rows(folder / f"metrics_{moment}.txt.gz")
-        columns = ("folder", "moment", "name", "labels", "value")
-        _insert(con, "metrics", columns, [(folder.name, moment, *sample) for sample in samples])
+        path = folder / f"metrics_{moment}.txt.gz"
+        samples = parse_metrics(_gunzip(path)).as_rows() if path.is_file() else []
+        rows = [(folder.name, moment, *sample) for sample in samples if not sample[0].endswith("_created")]
+        _insert(con, "metrics", ("folder", "moment", "name", "labels", "value"), rows)
     reasons = [(folder.name, r.code, r.severity, r.evidence, r.advice) for r in record.reasons]
     _insert(con, "reasons", ("folder", "code", "severity", "evidence", "advice"), reasons)
 
@@ -182,94 +156,31 @@ def _read_record(folder: Path) -> RunRecord:
 
 
 def _attempt(record: RunRecord, folder: Path) -> dict[str, Any]:
-    """The row of `attempts`: the record flattened, the server log's facts, the client's scalars."""
-    plain = record.model_dump(
-        exclude={
-            "schema_version",
-            "reasons",
-            "timeline",
-            "gpu",
-            "engine",
-            "serve_argv",
-            "bench_argv",
-            "engine_environment",
-            "server_log",
-            "files_sha256",
-        }
-    )
-    row: dict[str, Any] = {**plain, **record.timeline.model_dump()}
-    row["block_arms"] = list(record.block_arms)
-    if record.gpu is not None:
-        row |= {f"gpu_{key}": value for key, value in record.gpu.model_dump().items()}
-    engine = record.engine
-    row |= {"engine_kind": engine.kind, "engine_version": engine.version, "simulated": engine.simulated}
-    log = folder / "server.log.gz"
+    """What a row of `attempts` is taken from: the record flattened, the server log's facts, the client's scalars."""
+    plain = record.model_dump(mode="json")
+    log, bench = folder / "server.log.gz", folder / "bench.json"
     facts = parse_server_log(_gunzip(log)).to_dict() if log.is_file() else record.server_log
-    row |= {key: facts.get(key) for key in _LOG_FACTS}
-    bench = folder / "bench.json"
-    if bench.is_file():
-        scalars = json.loads(bench.read_text(encoding="utf-8"))
-        if not isinstance(scalars, dict):
-            raise ValueError("bench.json is not one JSON object")
-        row |= {column: scalars.get(key) for column, key in _BENCH.items()}
-    return row
-
-
-_LOG_FACTS = (
-    "vllm_version", "architecture", "max_model_len", "max_num_batched_tokens", "enforce_eager",
-    "cudagraph_mode", "compile_mode", "capture_sizes", "attention_backend", "weights_load_s", "model_load_s",
-    "model_load_gib",
-    "compile_cache", "dynamo_s", "inductor_s", "torch_compile_s", "profiling_s", "estimated_graph_gib",
-    "available_kv_gib", "kv_tokens", "max_concurrency", "capture_s", "capture_gib", "graph_pool_actual_gib",
-    "graphs_captured_piecewise", "graphs_captured_full", "engine_init_s", "engine_init_compile_s",
-    "jit_compilations", "last_line",
-)  # fmt: skip
+    scalars = json.loads(bench.read_text(encoding="utf-8")) if bench.is_file() else {}
+    if not isinstance(scalars, dict):
+        raise ValueError("bench.json is not one JSON object")
+    return {
+        **facts,
+        **plain,
+        **plain["timeline"],
+        **{f"gpu_{key}": value for key, value in (plain["gpu"] or {}).items()},
+        **{f"engine_{key}": value for key, value in plain["engine"].items()},
+        "simulated": record.engine.simulated,
+        **{column: scalars.get(key) for column, key in _BENCH.items()},
+    }
 
 
 def _gunzip(path: Path) -> str:
     return gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace")
 
 
-def _metric_rows(path: Path) -> Iterable[tuple[str, str, float]]:
-    if not path.is_file():
-        return ()
-    return [row for row in parse_metrics(_gunzip(path)).as_rows() if not row[0].endswith("_created")]
-
-
-def _load_parquet(con: _Connection, folder: Path, table: str) -> None:
-    """Columns by name, cast to the schema's types; a missing column is an error."""
-    path = folder / f"{table}.parquet"
-    if not path.is_file():
-        return
-    columns = [
-        (name, kind) for name, kind, *_ in con.execute(f"DESCRIBE {table}").fetchall() if name != "folder"
-    ]
-    picked = ", ".join(f"{name}::{kind}" for name, kind in columns)
-    con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
-
-
 def _insert(con: _Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Insert rows in one statement: a list a column, unnested side by side."""
     if rows:
         names, marks = ", ".join(columns), ", ".join("unnest(?)" for _ in columns)
-        con.execute(
-            f"INSERT INTO {table} ({names}) SELECT {marks}",
-            [list(column) for column in zip(*rows, strict=True)],
-        )
-
-
-def _derive(con: _Connection) -> None:
-    """Everything computed from the raw tables: quantiles, views, effects."""
-    _insert(con, "student_t", ("df", "t975"), [(df, t975(df)) for df in range(1, _MAX_DF + 1)])
-    con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
-    keys = [f.name for f in fields(Value)]
-    rows = con.execute(f"SELECT {', '.join(keys)} FROM run_values ORDER BY ALL").fetchall()
-    names = [f.name for f in fields(Effect)]
-    effects = [[getattr(e, name) for name in names] for e in compute_effects([Value(*row) for row in rows])]
-    _insert(con, "effects", names, effects)
-
-
-def _summary(con: _Connection, database: Path) -> LoadSummary:
-    counts = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchone()
-    assert counts is not None
-    return LoadSummary(database, *counts)
+        values = [list(column) for column in zip(*rows, strict=True)]
+        con.execute(f"INSERT INTO {table} ({names}) SELECT {marks}", values)

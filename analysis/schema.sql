@@ -4,9 +4,6 @@ CREATE TABLE campaign (name VARCHAR, configuration JSON);
 
 CREATE TABLE sittings (sitting_id VARCHAR PRIMARY KEY, provenance JSON);
 
--- provenance flattened: one row a value, key with dots
-CREATE TABLE sitting_facts (sitting_id VARCHAR, key VARCHAR, value VARCHAR);
-
 -- one row an attempt, as found on disk; the table `runs` adds what counts
 CREATE TABLE attempts (
     folder VARCHAR PRIMARY KEY, kind VARCHAR, run_id VARCHAR, campaign VARCHAR,
@@ -62,10 +59,3 @@ CREATE TABLE metrics (folder VARCHAR, moment VARCHAR, name VARCHAR, labels VARCH
 
 -- Student's t, 97.5% quantile, for the 95% intervals
 CREATE TABLE student_t (df BIGINT PRIMARY KEY, t975 DOUBLE);
-
--- arm_a over arm_b, paired by block; filled from run_values
-CREATE TABLE effects (
-    setup VARCHAR, metric VARCHAR, model VARCHAR, profile VARCHAR, arm_a VARCHAR, arm_b VARCHAR, n BIGINT,
-    ratio DOUBLE, lo DOUBLE, hi DOUBLE, verdict VARCHAR, p DOUBLE, points DOUBLE[],
-    difference DOUBLE, difference_lo DOUBLE, difference_hi DOUBLE
-);

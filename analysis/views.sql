@@ -13,8 +13,14 @@ CREATE MACRO d3(x) AS x::DECIMAL(18,3);
 CREATE MACRO span_text(least, greatest) AS CASE WHEN least = greatest THEN least::VARCHAR ELSE least || ' to ' || greatest END;
 CREATE MACRO seconds(from_ns, to_ns) AS (to_ns - from_ns) / 1e9;
 
--- Which attempts count: of each block the newest pass in which every arm has a valid run, all on one machine and GPU;
--- of each arm in it the last valid attempt. `set_aside` says why the others do not.
+-- provenance flattened: one row a value, key with dots; NULL: not reported
+CREATE TABLE sitting_facts AS
+SELECT sitting_id, replace(fullkey[3:], '"', '') AS key, atom ->> '$' AS value
+FROM sittings, json_tree(provenance) AS leaf WHERE leaf.type NOT IN ('OBJECT', 'ARRAY') ORDER BY ALL;
+
+-- Which attempts count: those of every complete pass, that is one with a valid run of each of its arms, all on one machine
+-- and GPU; of each arm in it the last valid attempt. `set_aside` says why the others do not.
+-- `pair_id`: what is paired, one pass of one block.
 CREATE TABLE runs AS
 WITH needed AS (
     SELECT block_id, pass_number, list_sort(list_distinct(flatten(list(block_arms)) || list(arm))) AS arms
@@ -24,10 +30,8 @@ WITH needed AS (
            arg_max(machine_id || ' ' || coalesce(gpu_uuid, ''), attempt) AS place
     FROM attempts WHERE kind = 'run' AND status = 'valid' GROUP BY ALL
 ), passes AS (
-    SELECT block_id, pass_number, arms, list_sort(list(arm) FILTER (arm IS NOT NULL)) AS valid_arms, count(DISTINCT place) AS places
-    FROM needed LEFT JOIN chosen USING (block_id, pass_number) GROUP BY ALL
-), counting AS (
-    SELECT block_id, max(pass_number) AS pass_number FROM passes WHERE valid_arms = arms AND places = 1 GROUP BY block_id
+    SELECT block_id, pass_number, list_filter(arms, lambda x: NOT list_contains(list(arm), x)) AS missing, count(DISTINCT place) AS places
+    FROM needed LEFT JOIN chosen USING (block_id, pass_number) GROUP BY block_id, pass_number, arms
 ), codes AS (
     SELECT folder, string_agg(code, ', ' ORDER BY code) AS codes FROM reasons WHERE severity = 'invalid' GROUP BY folder
 ), judged AS (
@@ -36,19 +40,16 @@ WITH needed AS (
             WHEN a.status = 'failed' THEN 'failed: ' || coalesce(a.failure_class, 'no class')
             WHEN a.status = 'invalid' THEN 'invalid: ' || coalesce(codes, 'no reason recorded')
             WHEN a.kind = 'prime' THEN NULL
-            WHEN a.pass_number < c.pass_number THEN 'superseded: pass ' || c.pass_number || ' of its block counts'
+            WHEN missing <> [] THEN 'pass incomplete: no valid run of ' || array_to_string(missing, ', ')
+            WHEN places > 1 THEN 'pass ran on ' || places || ' machines or GPUs'
             WHEN chosen.folder <> a.folder THEN 'superseded: attempt ' || chosen.attempt || ' counts'
-            WHEN c.pass_number = a.pass_number THEN NULL
-            WHEN p.valid_arms = p.arms THEN 'block ran on ' || p.places || ' machines or GPUs'
-            ELSE 'block incomplete: no valid run of ' || array_to_string(list_filter(p.arms, lambda x: NOT list_contains(p.valid_arms, x)), ', ')
         END AS set_aside
     FROM attempts a
-    LEFT JOIN passes p USING (block_id, pass_number)
-    LEFT JOIN counting c ON c.block_id = a.block_id
-    LEFT JOIN chosen ON chosen.block_id = a.block_id AND chosen.pass_number = a.pass_number AND chosen.arm = a.arm
+    LEFT JOIN passes USING (block_id, pass_number)
+    LEFT JOIN chosen ON (chosen.block_id, chosen.pass_number, chosen.arm) = (a.block_id, a.pass_number, a.arm)
     LEFT JOIN codes ON codes.folder = a.folder
 )
-SELECT a.*, set_aside IS NULL AS counted, set_aside,
+SELECT a.*, block_id || '.p' || pass_number AS pair_id, set_aside IS NULL AS counted, set_aside,
        CASE WHEN simulated THEN 'SIMULATED, ' ELSE '' END || coalesce(gpu_name, 'no GPU') || ', '
        || CASE weights WHEN 'dummy' THEN 'random weights' ELSE 'trained weights' END AS setup
 FROM attempts a JOIN judged USING (folder) ORDER BY folder;
@@ -67,7 +68,7 @@ FROM runs;
 -- An arm without graphs or without compiler spent 0 s on them; a missing line is NULL.
 -- engine init (as logged) holds compile, profiling, capture; loading the weights comes before it; the rest is imports, processes, API server.
 CREATE VIEW starts AS
-SELECT folder, kind, setup, model, arm, profile, block_id, repetition, sitting_id, compile_cache,
+SELECT folder, kind, setup, model, arm, sitting_id, compile_cache,
        compile_cache IN ('cold', 'partial', 'invalid') IS NOT TRUE AS warm,
        seconds(exec_ns, healthy_ns) AS start_s, seconds(exec_ns, probe_first_token_ns) AS first_token_s,
        model_load_s AS load_s, engine_init_s,
@@ -135,8 +136,7 @@ WITH request_figures AS (
            avg(ttft_ms) AS ttft_ms, quantile_cont(ttft_ms, 0.5) AS ttft_p50_ms, quantile_cont(ttft_ms, 0.9) AS ttft_p90_ms, quantile_cont(ttft_ms, 0.99) AS ttft_p99_ms
     FROM request_times GROUP BY folder
 )
-SELECT r.folder, r.setup, r.model, r.profile, r.arm, r.block_id, r.repetition,
-       r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS duration_s, q.* EXCLUDE (folder),
+SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS duration_s, q.* EXCLUDE (folder),
        w.steps, w.mean_running, w.preempted, w.padded_share_full, p.value AS preemptions,
        r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
        window_j, bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w, o.own_s,
@@ -153,34 +153,50 @@ WHERE r.counted AND r.kind = 'run' ORDER BY r.folder;
 -- The same in long form, without what was not measured. A start does not depend on the load: its figures also stand under the profile '(all)'.
 CREATE VIEW run_values AS
 WITH long AS (
-    UNPIVOT (SELECT folder, setup, model, profile, arm, block_id, repetition,
-                    COLUMNS(* EXCLUDE (folder, setup, model, profile, arm, block_id, repetition))::DOUBLE FROM run_figures)
-    ON COLUMNS(* EXCLUDE (folder, setup, model, profile, arm, block_id, repetition)) INTO NAME metric VALUE value
+    SELECT setup, model, profile, arm, pair_id, repetition, pass_number, metric, value
+    FROM (UNPIVOT (SELECT folder, COLUMNS(* EXCLUDE folder)::DOUBLE FROM run_figures) ON COLUMNS(* EXCLUDE folder) INTO NAME metric VALUE value)
+    JOIN runs USING (folder)
 )
-SELECT * FROM long
-UNION ALL BY NAME
-SELECT * REPLACE ('(all)' AS profile) FROM long
+FROM long UNION ALL BY NAME SELECT * REPLACE ('(all)' AS profile) FROM long
 WHERE metric IN ('start_s', 'first_token_s', 'engine_init_s', 'load_s', 'compile_s', 'capture_s', 'init_rest_s', 'outside_s', 'kv_blocks', 'kv_tokens', 'max_concurrency');
 
--- Mean over runs, 95% t interval, n, and every point in order of repetition.
-CREATE VIEW estimates AS
-SELECT setup, model, profile, arm, metric,
-       struct_pack(mean := mean, lo := mean - half, hi := mean + half, n := n) AS estimate, n, least, greatest, points
-FROM (
-    SELECT setup, model, profile, arm, metric, count(*) AS n, avg(value) AS mean, min(value) AS least, max(value) AS greatest,
-           stddev_samp(value) / sqrt(count(*)) AS standard_error, list(value ORDER BY repetition, folder) AS points
-    FROM run_values GROUP BY ALL
-) LEFT JOIN (SELECT df, t975 FROM student_t) ON df = n - 1
-CROSS JOIN LATERAL (SELECT t975 * standard_error AS half);
+-- Mean and 95% interval (Student's t) of a group's values; no interval for one.
+CREATE MACRO half95(x) AS (SELECT list(t975 ORDER BY df) FROM student_t)[count(x) - 1] * stddev_samp(x) / sqrt(count(x));
+CREATE MACRO mean95(x) AS struct_pack(mean := avg(x), lo := avg(x) - half95(x), hi := avg(x) + half95(x), n := count(x));
 
-CREATE VIEW effect_figures AS
-SELECT *, struct_pack(mean := ratio, lo := lo, hi := hi, n := n) AS ratio_estimate,
-       struct_pack(mean := difference, lo := difference_lo, hi := difference_hi, n := n) AS difference_estimate
-FROM effects;
+-- Two-sided exact p of a zero mean: the share of sign patterns whose sum is at least as far from 0. NULL above 20 values.
+-- With n pairs it cannot fall below 2 / 2^n: 0.0625 for five.
+CREATE MACRO sign_flips(d) AS list_reduce(list_transform(d, lambda x: [x]), lambda sums, x:
+    list_concat(list_transform(sums, lambda s: s + x[1]), list_transform(sums, lambda s: s - x[1])));
+CREATE MACRO sign_flip_p(d) AS CASE WHEN len(d) BETWEEN 1 AND 20 THEN
+    list_avg(list_transform(sign_flips(d[:20]), lambda s: (abs(s) >= abs(list_sum(d)) * (1 - 1e-12))::INTEGER)) END;
+
+-- Mean over runs, and every point in order of repetition.
+CREATE VIEW estimates AS
+SELECT setup, model, profile, arm, metric, mean95(value) AS estimate, list(value ORDER BY repetition, pass_number, pair_id) AS points
+FROM run_values GROUP BY ALL;
+
+-- arm_a over arm_b over the n passes of blocks that have both: ratio on the log scale, difference, one ratio a pass in `points`.
+-- Ratio, p and points are NULL where a figure is not positive; not resolved: the interval holds 1, or there is none.
+CREATE TABLE effects AS
+WITH pairs AS (
+    SELECT setup, metric, model, profile, a.arm AS arm_a, b.arm AS arm_b, pair_id, a.repetition, a.pass_number, a.value - b.value AS difference,
+           CASE WHEN a.value > 0 AND b.value > 0 THEN ln(a.value / b.value) END AS log_ratio
+    FROM run_values a JOIN run_values b USING (setup, metric, model, profile, pair_id) WHERE a.arm <> b.arm
+), figures AS (
+    SELECT setup, metric, model, profile, arm_a, arm_b, count(*) AS n, mean95(difference) AS difference,
+           CASE WHEN count(log_ratio) = count(*) THEN mean95(log_ratio) END AS l,
+           CASE WHEN count(log_ratio) = count(*) THEN list(log_ratio ORDER BY repetition, pass_number, pair_id) END AS logs
+    FROM pairs GROUP BY ALL
+)
+SELECT setup, metric, model, profile, arm_a, arm_b, n, struct_pack(mean := exp(l.mean), lo := exp(l.lo), hi := exp(l.hi), n := n) AS ratio,
+       CASE WHEN l IS NOT NULL THEN CASE WHEN l.lo > 0 THEN 'higher' WHEN l.hi < 0 THEN 'lower' ELSE 'not resolved' END END AS verdict,
+       sign_flip_p(logs) AS p, list_transform(logs, lambda x: exp(x)) AS points, difference
+FROM figures ORDER BY ALL;
 
 -- Every arm against eager. Eager's own row has n = 0 in both figures, which the report prints as 'reference'.
 CREATE VIEW against_eager AS
-SELECT setup, metric, model, profile, arm_a AS arm, ratio_estimate, difference_estimate, verdict, p, points FROM effect_figures WHERE arm_b = 'eager'
+SELECT setup, metric, model, profile, arm_a AS arm, ratio, difference, verdict, p, points FROM effects WHERE arm_b = 'eager'
 UNION ALL
 SELECT setup, metric, model, profile, 'eager', e, e, 'reference', NULL, NULL
 FROM estimates, (SELECT struct_pack(mean := NULL::DOUBLE, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := 0::BIGINT) AS e) WHERE arm = 'eager';

@@ -224,7 +224,7 @@ def _cold_start(con: duckdb.DuckDBPyConnection, mark: str, single: bool) -> str 
 
 def _steps(con: duckdb.DuckDBPyConnection, mark: str, single: bool) -> str | None:
     rows = con.execute(
-        "SELECT setup, model, profile, arm, kv_blocks, steps FROM run_figures"
+        "SELECT setup, model, profile, arm, kv_blocks, steps FROM run_figures JOIN runs USING (folder)"
         " WHERE steps IS NOT NULL AND kv_blocks IS NOT NULL ORDER BY setup, model, profile, arm, folder"
     ).fetchall()
     cells: dict[tuple[str, str, str], list[tuple[str, float, float]]] = {}

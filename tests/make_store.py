@@ -217,7 +217,7 @@ def synthetic_store(
     telemetry: bool = True,
     edges: bool = True,
 ) -> Path:
-    """Two models, two profiles; small runs with fixed noise. `edges`: failed, invalid, superseded runs."""
+    """Two models, two profiles; small runs with fixed noise. `edges`: failed, invalid, set-aside runs."""
     write_header(root, "synthetic", gpu={"name": gpu.name if gpu else None})
     kind: dict[str, Any] = {"simulated": simulated, "gpu": gpu}
     for model in ("7b", "32b"):
@@ -273,8 +273,8 @@ def synthetic_store(
         ),
     )
     synthetic_run(root, "32b", "graphs", "sustained", 90, arms, **kind)  # block cut off: no eager
-    for pass_number in (1, 2):  # a block run whole again on another machine
-        for arm in arms:
+    for pass_number in (1, 2):  # run whole again on another machine; on the first, eager is missing
+        for arm in arms if pass_number == 2 else ("graphs", "graphs_kv_matched"):
             synthetic_run(
                 root,
                 "7b",
@@ -331,7 +331,7 @@ def synthetic_run(
     telemetry: bool = False,
     **more: Any,
 ) -> Path:
-    rng = random.Random(f"{model}.{arm}.{profile}.{repetition}")
+    rng = random.Random(f"{model}.{arm}.{profile}.{repetition}.{more.get('pass_number', 1)}")
     facts = synthetic_facts(model, arm)
     concurrency, prompts = (1, 8) if profile == "sporadic" else (8, 24)
     token_s = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import duckdb
 import pytest
 
 from analysis.db import connect
-from analysis.effects import Value, compute_effects, interval, permutation_p, t975, verdict
 from analysis.errors import LoadError
 from analysis.load import load
 from tests import make_store
@@ -88,7 +88,7 @@ def test_cut_off_block_does_not_count(recorded: Path, tmp_path: Path) -> None:
     summary = load(recorded, tmp_path / "r.duckdb")
     assert (summary.runs, summary.counted) == (5, 4)
     assert set_aside(tmp_path / "r.duckdb") == {
-        "32b.graphs.sustained.r2.p1a1": "block incomplete: no valid run of "
+        "32b.graphs.sustained.r2.p1a1": "pass incomplete: no valid run of "
         "compile_only, eager, graphs_kv_matched"
     }
 
@@ -99,10 +99,10 @@ def test_set_aside_and_unreadable(synthetic: Path, tmp_path: Path) -> None:
     assert set_aside(database) == {
         "32b.eager.sustained.r1.p1a2": "failed: out_of_memory",
         "7b.graphs.sustained.r2.p1a2": "invalid: short_output",
-        "32b.graphs.sustained.r90.p1a1": "block incomplete: no valid run of eager, graphs_kv_matched",
+        "32b.graphs.sustained.r90.p1a1": "pass incomplete: no valid run of eager, graphs_kv_matched",
         **{
-            f"7b.{arm}.sporadic.r91.p1a1": "superseded: pass 2 of its block counts"
-            for arm in ("graphs", "eager", "graphs_kv_matched")
+            f"7b.{arm}.sporadic.r91.p1a1": "pass incomplete: no valid run of eager"
+            for arm in ("graphs", "graphs_kv_matched")
         },
     }
     assert [row[0] for row in query(database, "SELECT folder FROM unreadable")] == [
@@ -122,8 +122,28 @@ def test_superseded_attempt_and_incomplete_newer_pass(tmp_path: Path) -> None:
     load(root, tmp_path / "d.duckdb")
     assert set_aside(tmp_path / "d.duckdb") == {
         "7b.eager.sporadic.r1.p1a1": "superseded: attempt 2 counts",
-        "7b.eager.sporadic.r1.p2a1": "block incomplete: no valid run of graphs",
+        "7b.eager.sporadic.r1.p2a1": "pass incomplete: no valid run of graphs",
     }
+
+
+def test_every_complete_pass_counts(tmp_path: Path) -> None:
+    """A block run again later with more arms: both passes are pairs."""
+    root = make_store.write_header(tmp_path / "store")
+    for pass_number, arms in ((1, ("graphs", "eager")), (2, ("graphs", "eager", "graphs_kv_matched"))):
+        for arm in arms:
+            where = {"pass_number": pass_number, "machine_id": f"boot-{pass_number}"}
+            make_store.synthetic_run(root, "32b", arm, "sustained", 1, arms, **where)
+    summary = load(root, tmp_path / "d.duckdb")
+    assert (summary.runs, summary.counted, set_aside(tmp_path / "d.duckdb")) == (5, 5, {})
+    assert query(tmp_path / "d.duckdb", "SELECT DISTINCT pair_id FROM runs ORDER BY ALL") == [
+        ("32b.sustained.r1.p1",),
+        ("32b.sustained.r1.p2",),
+    ]
+    found = query(
+        tmp_path / "d.duckdb",
+        "SELECT arm_a, n, len(points) FROM effects WHERE metric = 'output_tok_s' AND arm_b = 'eager' ORDER BY ALL",
+    )
+    assert found == [("graphs", 2, 2), ("graphs_kv_matched", 1, 1)]
 
 
 def test_block_over_two_machines_does_not_count(tmp_path: Path) -> None:
@@ -131,7 +151,7 @@ def test_block_over_two_machines_does_not_count(tmp_path: Path) -> None:
     for arm, machine in (("graphs", "boot-1"), ("eager", "boot-2")):
         make_store.synthetic_run(root, "7b", arm, "sporadic", 1, ("graphs", "eager"), machine_id=machine)
     load(root, tmp_path / "d.duckdb")
-    assert set(set_aside(tmp_path / "d.duckdb").values()) == {"block ran on 2 machines or GPUs"}
+    assert set(set_aside(tmp_path / "d.duckdb").values()) == {"pass ran on 2 machines or GPUs"}
 
 
 def test_load_is_idempotent_and_order_independent(
@@ -207,7 +227,7 @@ def test_energy_of_the_window(small: Path, tmp_path: Path) -> None:
     rows = query(
         tmp_path / "d.duckdb",
         "SELECT arm, window_j, duration_s, mean_power_w, tok_per_j, bench_output_tokens"
-        " FROM run_figures JOIN runs USING (folder, arm)",
+        " FROM run_figures JOIN runs USING (folder)",
     )
     for arm, joules, duration, power, tok_per_j, tokens in rows:
         watts = 300 if arm == "graphs" else 290
@@ -259,7 +279,7 @@ def test_cold_runs_are_no_warm_starts(small: Path, tmp_path: Path) -> None:
     load(small, tmp_path / "d.duckdb")
     found = query(
         tmp_path / "d.duckdb",
-        "SELECT arm, n FROM estimates WHERE metric = 'start_s' AND profile = '(all)' ORDER BY arm",
+        "SELECT arm, estimate.n FROM estimates WHERE metric = 'start_s' AND profile = '(all)' ORDER BY arm",
     )
     assert found == [("eager", 2), ("graphs", 1)]
 
@@ -270,7 +290,7 @@ def test_deleting_a_run_widens_the_interval(tmp_path: Path) -> None:
         for arm in ("graphs", "eager"):
             make_store.synthetic_run(root, "7b", arm, "sustained", repetition, ("graphs", "eager"))
     sql = (
-        "SELECT n, hi - lo FROM effects"
+        "SELECT n, ratio.hi - ratio.lo FROM effects"
         " WHERE (metric, profile, arm_a, arm_b) = ('output_tok_s', 'sustained', 'graphs', 'eager')"
     )
     load(root, tmp_path / "a.duckdb")
@@ -285,45 +305,48 @@ def test_deleting_a_run_widens_the_interval(tmp_path: Path) -> None:
     assert width_less > width_all
 
 
-def values(arm: str, numbers: list[float]) -> list[Value]:
-    return [Value("x", "output_tok_s", "7b", "sustained", arm, f"b{i}", v) for i, v in enumerate(numbers)]
-
-
-def test_effects_swap_and_pairing() -> None:
-    effects = {
-        (e.arm_a, e.arm_b): e
-        for e in compute_effects(values("a", [110, 115, 121]) + values("b", [100, 100, 100, 90]))
-    }
-    forward, back = effects["a", "b"], effects["b", "a"]
-    assert (forward.n, forward.verdict, back.verdict) == (3, "higher", "lower")
-    assert forward.ratio is not None
-    assert back.ratio == pytest.approx(1 / forward.ratio)
-    assert forward.ratio == pytest.approx(math.prod([1.1, 1.15, 1.21]) ** (1 / 3))
-    assert (forward.difference, back.difference) == (pytest.approx(46 / 3), pytest.approx(-46 / 3))
-    assert forward.p == pytest.approx(0.25)
-
-
-def test_effects_without_interval_or_ratio() -> None:
-    one, *_ = compute_effects(values("a", [110]) + values("b", [100]))
-    assert (one.n, one.lo, one.hi, one.verdict) == (1, None, None, "not resolved")
-    zero, *_ = compute_effects(values("a", [0, 1]) + values("b", [1, 1]))
-    assert (zero.ratio, zero.p, zero.verdict, zero.difference) == (None, None, None, -0.5)
-
-
-def test_interval_and_permutation() -> None:
-    assert t975(4) == pytest.approx(2.776, abs=1e-3)
-    mean, lo, hi = interval([1.0, 2.0, 3.0])
-    assert (mean, lo, hi) == (
-        2.0,
-        pytest.approx(2 - 4.3027 / math.sqrt(3), abs=1e-3),
-        pytest.approx(2 + 4.3027 / math.sqrt(3), abs=1e-3),
+def test_effects_are_those_computed_by_hand(small: Path, tmp_path: Path) -> None:
+    load(small, tmp_path / "d.duckdb")
+    sql = "SELECT estimate.mean, points FROM estimates WHERE metric = 'tpot_ms' ORDER BY arm"
+    (_, eager), (_, graphs) = query(tmp_path / "d.duckdb", sql)
+    logs = [math.log(x / y) for x, y in zip(graphs, eager, strict=True)]
+    mean, half = sum(logs) / 2, 12.7062 * abs(logs[0] - logs[1]) / 2  # t of one degree of freedom
+    forward, back = query(
+        tmp_path / "d.duckdb",
+        "SELECT ratio.mean, ratio.lo, ratio.hi, difference.mean, p, verdict, points FROM effects"
+        " WHERE metric = 'tpot_ms' ORDER BY arm_a DESC",
     )
-    assert permutation_p([0.1] * 5) == pytest.approx(2 / 32)
-    assert permutation_p([0.1, -0.1]) == 1.0
-    assert permutation_p([0.1] * 21) is None
-    assert [verdict(*bounds) for bounds in ((1.01, 1.2), (0.8, 0.99), (0.9, 1.1), (None, None))] == [
-        "higher",
-        "lower",
-        "not resolved",
-        "not resolved",
+    assert forward[:3] == pytest.approx([math.exp(mean), math.exp(mean - half), math.exp(mean + half)], rel=1e-5)
+    assert forward[3] == pytest.approx(sum(graphs) / 2 - sum(eager) / 2)
+    assert (forward[4], forward[5]) == (0.5, "lower" if mean + half < 0 else "not resolved")
+    assert forward[6] == pytest.approx([x / y for x, y in zip(graphs, eager, strict=True)])
+    assert (back[0], back[3]) == (pytest.approx(1 / forward[0]), pytest.approx(-forward[3]))
+
+
+def test_effects_without_interval_or_ratio(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    for arm in ("graphs", "eager"):
+        make_store.synthetic_run(root, "7b", arm, "sporadic", 1, ("graphs", "eager"))
+    load(root, tmp_path / "d.duckdb")
+    found = query(
+        tmp_path / "d.duckdb",
+        "SELECT metric, n, ratio.mean IS NULL, ratio.lo, verdict, p, difference.mean FROM effects"
+        " WHERE metric IN ('duration_s', 'preemptions') AND arm_a = 'eager' ORDER BY metric",
+    )
+    assert [row[:6] for row in found] == [
+        ("duration_s", 1, False, None, "not resolved", 1.0),
+        ("preemptions", 1, True, None, None, None),  # 0 against 0
     ]
+    assert found[1][6] == 0
+
+
+def test_interval_and_permutation(small: Path, tmp_path: Path) -> None:
+    load(small, tmp_path / "d.duckdb")
+    ((mean,),) = query(tmp_path / "d.duckdb", "SELECT mean95(x) FROM (VALUES (1.0), (2.0), (3.0)) v(x)")
+    half = 4.302653 / math.sqrt(3)
+    assert mean == {"mean": 2, "lo": pytest.approx(2 - half), "hi": pytest.approx(2 + half), "n": 3}
+    for differences in ([0.1] * 5, [0.1, -0.1], [0.3, 0.1, -0.2, 0.4], [0.1]):
+        sums = [abs(sum(flipped)) for flipped in product(*((d, -d) for d in differences))]
+        share = sum(s >= abs(sum(differences)) - 1e-9 for s in sums) / len(sums)
+        assert query(tmp_path / "d.duckdb", f"SELECT sign_flip_p({differences}::DOUBLE[])") == [(share,)]
+    assert query(tmp_path / "d.duckdb", f"SELECT sign_flip_p({[0.1] * 40})") == [(None,)]

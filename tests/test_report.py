@@ -171,7 +171,7 @@ def test_set_aside_runs_are_listed_with_their_evidence(out: Path) -> None:
     html = (out / "report.html").read_text()
     assert "failed: out_of_memory" in html
     assert "short_output: request 3: 37 of 128 tokens" in html
-    assert "superseded: pass 2 of its block counts" in html
+    assert "pass incomplete: no valid run of eager" in html
     assert "runs/7b.graphs.sporadic.r93.p1a1" in html
 
 

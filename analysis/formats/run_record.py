@@ -70,7 +70,7 @@ class RunRecord(Frozen):
     profile: str | None  # None for a prime
     repetition: int | None  # from 1; None for a prime
     block_id: str | None  # model.profile.rN; None for a prime
-    pass_number: int = Field(ge=1)  # a block cut off on another machine is re-run whole as the next pass
+    pass_number: int = Field(ge=1)  # a block run whole again: on another machine, or with more arms
     attempt: int = Field(ge=1)
     order_in_block: int | None = None  # from 0
     block_arms: tuple[str, ...] = ()  # the block's arms in the order run

@@ -3,9 +3,9 @@
 -- chart: cold_start
 SELECT e.setup, e.model, e.arm,
        f2(any_value(e.estimate) FILTER (e.metric = 'start_s')) AS to_health_s,
-       f2(any_value(a.difference_estimate) FILTER (e.metric = 'start_s')) AS to_health_minus_eager_s,
+       f2(any_value(a.difference) FILTER (e.metric = 'start_s')) AS to_health_minus_eager_s,
        f2(any_value(e.estimate) FILTER (e.metric = 'first_token_s')) AS to_first_token_s,
-       f2(any_value(a.difference_estimate) FILTER (e.metric = 'first_token_s')) AS to_first_token_minus_eager_s,
+       f2(any_value(a.difference) FILTER (e.metric = 'first_token_s')) AS to_first_token_minus_eager_s,
        (SELECT count(*) FROM starts s WHERE s.kind = 'run' AND NOT s.warm AND (s.setup, s.model, s.arm) = (e.setup, e.model, e.arm)) AS cold_runs_left_out
 FROM estimates e LEFT JOIN against_eager a USING (setup, metric, model, profile, arm)
 WHERE e.profile = '(all)' AND e.metric IN ('start_s', 'first_token_s')

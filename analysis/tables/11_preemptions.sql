@@ -1,7 +1,7 @@
 -- title: Preemptions
 -- note: The engine's counter (vllm:num_preemptions_total, after less before the load) and the step trace's own count. Mean ITL equals mean TPOT by construction when output lengths are equal, so their agreement says nothing about preemption.
-SELECT r.setup, r.model, r.profile, r.arm, count(*) AS runs, list(f.preemptions::BIGINT ORDER BY r.repetition) AS by_counter,
-       list(s.preempted ORDER BY r.repetition) AS by_step_trace, sum(r.num_prompts) AS requests,
+SELECT r.setup, r.model, r.profile, r.arm, count(*) AS runs, list(f.preemptions::BIGINT ORDER BY r.repetition, r.pass_number) AS by_counter,
+       list(s.preempted ORDER BY r.repetition, r.pass_number) AS by_step_trace, sum(r.num_prompts) AS requests,
        count(*) FILTER (f.preemptions <> s.preempted) AS runs_that_disagree
 FROM runs r JOIN run_figures f USING (folder)
 LEFT JOIN (SELECT folder, sum(preempted)::BIGINT AS preempted FROM window_steps GROUP BY folder) s ON s.folder = r.folder

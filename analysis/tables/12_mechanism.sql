@@ -1,13 +1,13 @@
 -- title: Total effect = effect at equal KV x KV tax
 -- note: Output tokens per second, ratios paired by block. At equal KV: graphs and torch.compile against eager with the same number of KV blocks. KV tax: the smaller pool of the graphs arm against eager's pool. Two routes: with graphs given eager's pool, or eager given the graphs arm's pool. Product: the two factors multiplied; it equals the total exactly where all rest on the same blocks.
 -- empty: Needs blocks with graphs, eager and graphs_kv_matched (or eager_kv_matched): suite `mechanism`.
-WITH e AS (SELECT setup, model, profile, arm_a, arm_b, ratio_estimate, verdict FROM effect_figures WHERE metric = 'output_tok_s'),
+WITH e AS (SELECT setup, model, profile, arm_a, arm_b, ratio, verdict FROM effects WHERE metric = 'output_tok_s'),
 routes(route, kv_a, kv_b, tax_a, tax_b) AS (VALUES
     ('graphs get eager''s pool', 'graphs_kv_matched', 'eager', 'graphs', 'graphs_kv_matched'),
     ('eager gets graphs'' pool', 'graphs', 'eager_kv_matched', 'eager_kv_matched', 'eager'))
-SELECT t.setup, t.model, t.profile, route, f3(t.ratio_estimate) AS total_effect, t.verdict AS total_is,
-       f3(k.ratio_estimate) AS at_equal_kv, k.verdict AS at_equal_kv_is, f3(x.ratio_estimate) AS kv_tax, x.verdict AS kv_tax_is,
-       d3(k.ratio_estimate.mean * x.ratio_estimate.mean) AS product
+SELECT t.setup, t.model, t.profile, route, f3(t.ratio) AS total_effect, t.verdict AS total_is,
+       f3(k.ratio) AS at_equal_kv, k.verdict AS at_equal_kv_is, f3(x.ratio) AS kv_tax, x.verdict AS kv_tax_is,
+       d3(k.ratio.mean * x.ratio.mean) AS product
 FROM routes
 JOIN e k ON k.arm_a = kv_a AND k.arm_b = kv_b
 JOIN e x ON x.arm_a = tax_a AND x.arm_b = tax_b AND (x.setup, x.model, x.profile) = (k.setup, k.model, k.profile)

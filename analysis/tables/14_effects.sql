@@ -1,8 +1,8 @@
 -- title: All effects against eager and between graphs arms
 -- note: Ratio arm_a / arm_b, paired by block. Higher and lower: the 95% interval excludes 1. Nothing is corrected for the number of comparisons.
 -- empty: No block has two arms.
-SELECT setup, model, profile, metric, arm_a, arm_b, f3(ratio_estimate) AS ratio, verdict, d3(p) AS p, list_transform(points, lambda x: d3(x)) AS points
-FROM effect_figures
+SELECT setup, model, profile, metric, arm_a, arm_b, f3(ratio) AS ratio, verdict, d3(p) AS p, list_transform(points, lambda x: d3(x)) AS points
+FROM effects
 WHERE metric IN ('output_tok_s', 'tpot_ms', 'ttft_ms', 'start_s', 'first_token_s', 'steps', 'mean_running', 'tok_per_j', 'mean_power_w', 'kv_tokens')
   AND (profile <> '(all)') = (metric NOT IN ('start_s', 'first_token_s', 'kv_tokens'))
   AND arm_a <> 'eager' AND (arm_b = 'eager' OR (arm_b, arm_a) IN (('graphs', 'graphs_kv_matched'), ('graphs', 'graphs_trimmed'), ('graphs', 'graphs_unpadded'), ('graphs_kv_matched', 'graphs_unpadded')))
