@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from analysis.formats.bench import BenchResult, RequestRow
@@ -30,10 +31,10 @@ class Evidence:
         """A run has a load; a prime is a start alone."""
         return self.record.kind == "run"
 
-    def counted(self, name: str, **labels: str) -> int | None:
+    def counted(self, name: str) -> int | None:
         """By how much a counter grew over the load; None if a scrape lacks it."""
-        begin = self.before.value(name, **labels) if self.before else None
-        end = self.after.value(name, **labels) if self.after else None
+        begin = self.before.value(name) if self.before else None
+        end = self.after.value(name) if self.after else None
         if begin is None or end is None or not math.isfinite(end - begin):
             return None
         return round(end - begin)
@@ -44,13 +45,26 @@ class Evidence:
         return tuple(r for r in self.bench.requests if not r.error) if self.bench else ()
 
 
+Check = Callable[[Evidence], str | None]
+Severity = Literal["invalid", "warning"]
+
+
 @dataclass(frozen=True)
 class Gate:
-    """One rule. `rule`: what must hold; `check`: what was seen if it does not hold, else None; `advice`: the
-    next step. `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked."""
+    """One rule. `rule`: what must hold; `check`: what was seen if it does not hold, else None; `advice`: the next step.
+    `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked."""
 
     code: str
-    severity: Literal["invalid", "warning"]
+    severity: Severity
     rule: str
     advice: str
-    check: Callable[[Evidence], str | None]
+    check: Check
+
+
+def _gate(severity: Severity, rule: str, advice: str) -> Callable[[Check], Gate]:
+    """Decorator that makes a check a gate; the check's name is the code."""
+    return lambda check: Gate(check.__name__, severity, rule, advice, check)
+
+
+invalid = partial(_gate, "invalid")
+warning = partial(_gate, "warning")

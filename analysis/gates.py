@@ -8,7 +8,9 @@ from analysis.gate import Evidence, Gate
 
 __all__ = ["GATES", "Evidence", "Gate", "judge"]
 
-GATES: tuple[Gate, ...] = gates_load.GATES + gates_engine.GATES
+GATES = tuple(
+    gate for module in (gates_load, gates_engine) for gate in vars(module).values() if isinstance(gate, Gate)
+)
 
 
 def judge(evidence: Evidence) -> tuple[Reason, ...]:

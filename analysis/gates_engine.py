@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from itertools import takewhile
+from argparse import ArgumentError, ArgumentParser
+from dataclasses import dataclass
 
 from analysis.formats.run_record import RunRecord
-from analysis.formats.server_log import missing_facts
-from analysis.gate import Evidence, Gate
+from analysis.formats.server_log import ServerLog, missing_facts
+from analysis.gate import Evidence, invalid, warning
 
 
-def _metrics(e: Evidence) -> str | None:
+@invalid(
+    "The engine's /metrics were read before and after the load.",
+    "Without them neither preemptions nor cache hits are known: see run.json and server.log.",
+)
+def metrics_missing(e: Evidence) -> str | None:
     wanted = ("vllm:num_preemptions_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total")
     before = e.before if e.measured else e.before or e.after  # a prime has no load: one scrape is enough
     for scrape, metrics in (("before", before), ("after", e.after if e.measured else before)):
@@ -22,13 +27,21 @@ def _metrics(e: Evidence) -> str | None:
     return None
 
 
-def _trace(e: Evidence) -> str | None:
+@invalid(
+    "The step trace exists and has steps.",
+    "The engine did not load the plug-in: look for `stat_logger_plugins` in server.log.",
+)
+def step_trace_missing(e: Evidence) -> str | None:
     if not e.measured or (e.steps is not None and e.steps.rows):
         return None
     return "no step trace" if e.steps is None else "the step trace is empty"
 
 
-def _trace_end(e: Evidence) -> str | None:
+@invalid(
+    "The step trace ends with its end line, and no step was dropped or misread.",
+    "The engine was killed, its disk was full or the plug-in fell behind: run the block again.",
+)
+def step_trace_incomplete(e: Evidence) -> str | None:
     if not e.measured or e.steps is None:
         return None
     if not e.steps.complete:
@@ -38,21 +51,28 @@ def _trace_end(e: Evidence) -> str | None:
     return None
 
 
-def _trace_sums(e: Evidence) -> str | None:
+@invalid(
+    "The step trace's generated tokens and preemptions sum to the engine's counters.",
+    "The trace misses steps or another server wrote to it: run the block again.",
+)
+def steps_disagree_with_metrics(e: Evidence) -> str | None:
     if e.steps is None or not e.steps.complete or e.after is None or not e.measured:
         return None
     for column, metric in (
         ("generated_tokens", "vllm:generation_tokens_total"),
         ("preempted", "vllm:num_preemptions_total"),
     ):
-        engine = e.after.value(metric)
-        traced = e.steps.total(column) or 0
+        engine, traced = e.after.value(metric), e.steps.total(column) or 0
         if engine is not None and engine != traced:
             return f"{column} in the trace {traced}, {metric} {engine:.0f}"
     return None
 
 
-def _padding(e: Evidence) -> str | None:
+@warning(
+    "With --cudagraph-metrics the step trace tells padded tokens.",
+    "Model runner V2 does not report them: set VLLM_USE_V2_MODEL_RUNNER=0. Padding is unknown, not 0.",
+)
+def padding_not_reported(e: Evidence) -> str | None:
     if "--cudagraph-metrics" not in e.record.serve_argv or e.steps is None or not e.steps.rows:
         return None
     if any(row.unpadded_tokens is not None for row in e.steps.rows):
@@ -60,212 +80,146 @@ def _padding(e: Evidence) -> str | None:
     return f"none of {len(e.steps.rows)} steps has a token count"
 
 
-def _version(e: Evidence) -> str | None:
+@invalid(
+    "The engine that ran is the one recorded.",
+    "Another vLLM answered: check which Python starts the engine and its PYTHONPATH.",
+)
+def engine_version(e: Evidence) -> str | None:
     wanted, found = e.record.engine.version, e.log.vllm_version if e.log else None
     if wanted is None or found is None or wanted == found or found.startswith(f"{wanted}+"):
         return None
     return f"recorded {wanted}, the log says {found}"
 
 
-def _simulated(e: Evidence) -> str | None:
+@invalid(
+    "A run is recorded as simulated if and only if the stand-in engine ran.",
+    "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.",
+)
+def simulated_engine(e: Evidence) -> str | None:
     if e.log is None or e.log.simulated == e.record.engine.simulated:
         return None
     return f"the log's engine is {'the stand-in' if e.log.simulated else 'not the stand-in'}"
 
 
-def _log(e: Evidence) -> str | None:
+@invalid(
+    "The engine's log holds every line that a log of this arm must hold.",
+    "This version writes another log: add its lines to analysis/formats/server_log.py.",
+)
+def log_format_unknown(e: Evidence) -> str | None:
     if e.log is None:
         return "no server log"
-    eager, mode, compiled = _asked(e.record.serve_argv)
-    missing = missing_facts(
-        e.log, graphs=not eager and mode != "NONE", compiled=not eager and compiled, gpu=_gpu_log(e.record)
-    )
+    asked = _asked(e.record.serve_argv)
+    missing = missing_facts(e.log, graphs=asked.graphs, compiled=asked.compiled, gpu=_gpu_log(e.record))
     return f"missing: {', '.join(missing)}" if missing else None
 
 
-def _arm(e: Evidence) -> str | None:
+@invalid(
+    "The engine's own account of its configuration is that of the arm.",
+    "The flags did not take effect as written: compare serve_argv in run.json with server.log.",
+)
+def arm_not_confirmed(e: Evidence) -> str | None:
     if e.log is None:
         return None
-    argv = e.record.serve_argv
-    eager, mode, _ = _asked(argv)
-    if e.log.enforce_eager is not None and e.log.enforce_eager != eager:
-        return f"enforce_eager is {e.log.enforce_eager}, asked for {eager}"
-    if mode is not None and not eager and e.log.cudagraph_mode not in (None, mode):
-        return f"cudagraph_mode is {e.log.cudagraph_mode}, asked for {mode}"
-    blocks = _flag(argv, "--num-gpu-blocks-override")
-    if blocks is not None and str(e.log.num_gpu_blocks_override) != blocks:
-        return f"num_gpu_blocks_override is {e.log.num_gpu_blocks_override}, asked for {blocks}"
-    if blocks is None and e.log.num_gpu_blocks_override is not None:
-        return f"num_gpu_blocks_override is {e.log.num_gpu_blocks_override}, not asked for"
+    asked = _asked(e.record.serve_argv)
+    if e.log.enforce_eager not in (None, asked.eager):
+        return f"enforce_eager is {e.log.enforce_eager}, asked for {asked.eager}"
+    if asked.mode and not asked.eager and e.log.cudagraph_mode not in (None, asked.mode):
+        return f"cudagraph_mode is {e.log.cudagraph_mode}, asked for {asked.mode}"
+    if e.log.num_gpu_blocks_override != asked.blocks:
+        return f"num_gpu_blocks_override is {e.log.num_gpu_blocks_override}, asked for {asked.blocks}"
     in_effect = next((m.num_gpu_blocks for m in (e.after, e.before) if m is not None), None)
-    if blocks is not None and in_effect is not None and str(in_effect) != blocks:
-        return f"{in_effect} KV blocks in effect, asked for {blocks}"
-    return _arm_graphs(e, eager or mode == "NONE")
-
-
-def _arm_graphs(e: Evidence, without: bool) -> str | None:
-    assert e.log is not None
-    captured = (e.log.graphs_captured_piecewise or 0) + (e.log.graphs_captured_full or 0)
-    modes = {row.runtime_mode for row in e.steps.rows} if e.steps else set()
-    if without:
-        if captured or e.log.capture_s is not None or modes & {"FULL", "PIECEWISE"}:
+    if asked.blocks is not None and in_effect not in (None, asked.blocks):
+        return f"{in_effect} KV blocks in effect, asked for {asked.blocks}"
+    modes = {row.runtime_mode for row in e.steps.rows} - {None} if e.steps else set()
+    ran_graphs = not modes.isdisjoint(("FULL", "PIECEWISE"))
+    if not asked.graphs:
+        captured = (e.log.graphs_captured_piecewise or 0) + (e.log.graphs_captured_full or 0)
+        if captured or e.log.capture_s is not None or ran_graphs:
             return f"{captured} CUDA graphs captured, none asked for"
         return None
     if not _gpu_log(e.record):
         return None
     if e.log.cudagraph_mode == "NONE":
         return "cudagraph_mode is NONE, graphs asked for"
-    if modes - {None} and not modes & {"FULL", "PIECEWISE"}:
-        return "no step ran a CUDA graph"
-    sizes = e.log.capture_sizes
-    largest = _flag(e.record.serve_argv, "--max-cudagraph-capture-size")
-    if largest is not None and sizes and str(sizes[-1]) != largest:
-        return f"largest capture size is {sizes[-1]}, asked for {largest} (the engine cuts to a default size)"
-    wanted = _flag_list(e.record.serve_argv, "--cudagraph-capture-sizes")
-    if wanted and sizes and set(wanted) != {str(size) for size in sizes}:
-        return f"capture sizes are {sizes[0]} to {sizes[-1]} ({len(sizes)}), asked for {len(wanted)} others"
-    return None
+    return "no step ran a CUDA graph" if modes and not ran_graphs else _other_sizes(e.log, asked)
 
 
-def _errors(e: Evidence) -> str | None:
-    if e.log is None or not e.log.error_lines:
-        return None
-    return f"{len(e.log.error_lines)} error lines, first: {e.log.error_lines[0][:300]}"
-
-
-def _jit(e: Evidence) -> str | None:
+@warning(
+    "No kernel was compiled while requests were measured.",
+    "A compilation stalls all requests: send more warm-up requests.",
+)
+def jit_in_window(e: Evidence) -> str | None:
     t = e.record.timeline
     if e.log is None or t.healthy_ns is None or t.window_begin_ns is None:
         return None
     begin_s = (t.window_begin_ns - t.healthy_ns) / 1e9
     end_s = ((t.window_end_ns or t.window_begin_ns) - t.healthy_ns) / 1e9
-    late = [
-        j for j in e.log.jit_events if j.after_ready_s is not None and begin_s <= j.after_ready_s <= end_s + 1
-    ]
+    late = [j for j in e.log.jit_events if j.after_ready_s is not None and begin_s <= j.after_ready_s <= end_s + 1]
     if not late:
         return None
     return f"{len(late)} compilations, first {late[0].kernel} about {late[0].after_ready_s} s after the start"
 
 
-def _flag(argv: tuple[str, ...], name: str) -> str | None:
-    """Value of the last `name VALUE` or `name=VALUE`; None if absent."""
-    value = None
-    for i, arg in enumerate(argv):
-        if arg.startswith(f"{name}="):
-            value = arg[len(name) + 1 :]
-        elif arg == name and i + 1 < len(argv):
-            value = argv[i + 1]
-    return value
+@warning(
+    "The engine logged no error before it was told to stop.",
+    "Requests may have been disturbed: read server.log at this line.",
+)
+def engine_errors(e: Evidence) -> str | None:
+    if e.log is None or not e.log.error_lines:
+        return None
+    return f"{len(e.log.error_lines)} error lines, first: {e.log.error_lines[0][:300]}"
 
 
-def _flag_list(argv: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Values of `name V1 V2 ...`; empty if absent."""
-    if name not in argv:
-        return ()
-    return tuple(takewhile(lambda arg: not arg.startswith("-"), argv[argv.index(name) + 1 :]))
+@dataclass(frozen=True)
+class _Asked:
+    """What a serve command line asks for; None or empty: left to the engine."""
+
+    eager: bool
+    mode: str | None  # of CUDA graphs
+    compiled: bool
+    blocks: int | None
+    largest: int | None  # capture size
+    sizes: tuple[int, ...]
+
+    @property
+    def graphs(self) -> bool:
+        return not self.eager and self.mode != "NONE"
 
 
-def _compilation(argv: tuple[str, ...], key: str) -> str | None:
-    """A key of the compilation configuration, dotted or in its JSON form, in capitals; None if not given."""
-    for flag in ("-cc", "--compilation-config"):
-        if (value := _flag(argv, f"{flag}.{key}")) is not None:
-            return value.upper()
-        try:
-            whole = json.loads(_flag(argv, flag) or "{}")
-        except ValueError:
-            continue
-        if isinstance(whole, dict) and whole.get(key) is not None:
-            return str(whole[key]).upper()
+def _asked(argv: tuple[str, ...]) -> _Asked:
+    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--num-gpu-blocks-override", type=int)
+    parser.add_argument("--max-cudagraph-capture-size", type=int)
+    parser.add_argument("--cudagraph-capture-sizes", type=int, nargs="*", default=())
+    parser.add_argument("-cc", "--compilation-config", type=json.loads, default={}, dest="config")
+    for key in ("cudagraph_mode", "mode"):
+        parser.add_argument(f"-cc.{key}", f"--compilation-config.{key}", dest=key)
+    try:
+        flags, _ = parser.parse_known_args(argv)
+    except ArgumentError:  # the engine took what cannot be read here: then nothing is known to be asked for
+        flags, _ = parser.parse_known_args(())
+    mode = flags.cudagraph_mode or flags.config.get("cudagraph_mode")
+    level = flags.mode or flags.config.get("mode", 3)
+    return _Asked(
+        eager=flags.enforce_eager,
+        mode=mode and mode.upper(),
+        compiled=not flags.enforce_eager and str(level).upper() in ("3", "VLLM_COMPILE"),
+        blocks=flags.num_gpu_blocks_override,
+        largest=flags.max_cudagraph_capture_size,
+        sizes=tuple(flags.cudagraph_capture_sizes),
+    )
+
+
+def _other_sizes(log: ServerLog, asked: _Asked) -> str | None:
+    sizes = log.capture_sizes
+    if sizes and asked.largest not in (None, sizes[-1]):
+        return f"largest capture size is {sizes[-1]}, asked for {asked.largest} (the engine cuts to a default size)"
+    if sizes and asked.sizes and set(asked.sizes) != set(sizes):
+        return f"capture sizes are {sizes[0]} to {sizes[-1]} ({len(sizes)}), asked for {len(asked.sizes)} others"
     return None
-
-
-def _asked(argv: tuple[str, ...]) -> tuple[bool, str | None, bool]:
-    """(enforce eager, CUDA graph mode if given, compiled) as the command line asks."""
-    compiled = _compilation(argv, "mode") in (None, "3", "VLLM_COMPILE")
-    return "--enforce-eager" in argv, _compilation(argv, "cudagraph_mode"), compiled
 
 
 def _gpu_log(record: RunRecord) -> bool:
     """The log has the GPU build's lines: a GPU was used, or the stand-in, which writes them too."""
     return record.gpu is not None or record.engine.kind == "stand-in"
-
-
-GATES = (
-    Gate(
-        "metrics_missing",
-        "invalid",
-        "The engine's /metrics were read before and after the load.",
-        "Without them neither preemptions nor cache hits are known: see run.json and server.log.",
-        _metrics,
-    ),
-    Gate(
-        "step_trace_missing",
-        "invalid",
-        "The step trace exists and has steps.",
-        "The engine did not load the plug-in: look for `stat_logger_plugins` in server.log.",
-        _trace,
-    ),
-    Gate(
-        "step_trace_incomplete",
-        "invalid",
-        "The step trace ends with its end line, and no step was dropped or misread.",
-        "The engine was killed, its disk was full or the plug-in fell behind: run the block again.",
-        _trace_end,
-    ),
-    Gate(
-        "steps_disagree_with_metrics",
-        "invalid",
-        "The step trace's generated tokens and preemptions sum to the engine's counters.",
-        "The trace misses steps or another server wrote to it: run the block again.",
-        _trace_sums,
-    ),
-    Gate(
-        "padding_not_reported",
-        "warning",
-        "With --cudagraph-metrics the step trace tells padded tokens.",
-        "Model runner V2 does not report them: set VLLM_USE_V2_MODEL_RUNNER=0. Padding is unknown, not 0.",
-        _padding,
-    ),
-    Gate(
-        "engine_version",
-        "invalid",
-        "The engine that ran is the one recorded.",
-        "Another vLLM answered: check which Python starts the engine and its PYTHONPATH.",
-        _version,
-    ),
-    Gate(
-        "simulated_engine",
-        "invalid",
-        "A run is recorded as simulated if and only if the stand-in engine ran.",
-        "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.",
-        _simulated,
-    ),
-    Gate(
-        "log_format_unknown",
-        "invalid",
-        "The engine's log holds every line that a log of this arm must hold.",
-        "This version writes another log: add its lines to analysis/formats/server_log.py.",
-        _log,
-    ),
-    Gate(
-        "arm_not_confirmed",
-        "invalid",
-        "The engine's own account of its configuration is that of the arm.",
-        "The flags did not take effect as written: compare serve_argv in run.json with server.log.",
-        _arm,
-    ),
-    Gate(
-        "jit_in_window",
-        "warning",
-        "No kernel was compiled while requests were measured.",
-        "A compilation stalls all requests: send more warm-up requests.",
-        _jit,
-    ),
-    Gate(
-        "engine_errors",
-        "warning",
-        "The engine logged no error before it was told to stop.",
-        "Requests may have been disturbed: read server.log at this line.",
-        _errors,
-    ),
-)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
-from analysis.gate import Evidence, Gate
+from analysis.gate import Evidence, invalid
 
 
-def _no_success(e: Evidence) -> str | None:
+@invalid(
+    "The client completed at least one request and got tokens for it.",
+    "The client exits 0 even then: see bench.log and the end of server.log for why requests failed.",
+)
+def no_successful_requests(e: Evidence) -> str | None:
     if not e.measured:
         return None
     if e.bench is None:
@@ -18,29 +22,40 @@ def _no_success(e: Evidence) -> str | None:
     return f"completed {e.bench.completed}, failed {e.bench.failed}, output tokens {tokens}"
 
 
-def _failed(e: Evidence) -> str | None:
-    if e.bench is None:
+@invalid(
+    "No request failed: refusing requests makes the rest faster.",
+    "See the errors in requests.parquet and server.log; run the block again.",
+)
+def failed_requests(e: Evidence) -> str | None:
+    errors = [r.error for r in e.bench.requests if r.error] if e.bench else []
+    if e.bench is None or not (e.bench.failed or errors):
         return None
-    errors = [r.error for r in e.bench.requests if r.error]
-    if not e.bench.failed and not errors:
-        return None
-    text = errors[0].strip().splitlines() if errors else []
-    first = f"; first error: {text[-1][:200]}" if text else ""
+    last_lines = [text.strip().splitlines()[-1] for text in errors[:1] if text.strip()]
+    first = "".join(f"; first error: {line[:200]}" for line in last_lines)
     return f"{max(e.bench.failed, len(errors))} of {len(e.bench.requests)} requests failed{first}"
 
 
-def _count(e: Evidence) -> str | None:
+@invalid(
+    "Completed plus failed requests, and rows, equal the prompts asked for.",
+    "Requests got lost in the client: see bench.log; run the block again.",
+)
+def request_count_mismatch(e: Evidence) -> str | None:
     if e.bench is None:
         return None
     own = e.bench.scalars["num_prompts"]
     wanted = own if e.record.num_prompts is None else e.record.num_prompts
-    done, rows = e.bench.completed + e.bench.failed, len(e.bench.requests)
-    if done == wanted == rows:
+    if e.bench.completed + e.bench.failed == wanted == len(e.bench.requests):
         return None
-    return f"{wanted} prompts, completed {e.bench.completed} + failed {e.bench.failed}, {rows} rows"
+    return (
+        f"{wanted} prompts, completed {e.bench.completed} + failed {e.bench.failed}, {len(e.bench.requests)} rows"
+    )
 
 
-def _short(e: Evidence) -> str | None:
+@invalid(
+    "Every request got as many tokens as it asked for.",
+    "A stream broke off or stopped early: check --ignore-eos, max_model_len and server.log.",
+)
+def short_output(e: Evidence) -> str | None:
     lengths = [(r.request, r.output_tokens) for r in e.served]
     if wrong := _off_length(lengths, e.record.output_tokens, e.record.range_ratio):
         return wrong
@@ -51,12 +66,20 @@ def _short(e: Evidence) -> str | None:
     return None
 
 
-def _input(e: Evidence) -> str | None:
+@invalid(
+    "Every prompt has the length asked for, as the engine counts it.",
+    "The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.",
+)
+def input_length_drift(e: Evidence) -> str | None:
     lengths = [(r.request, r.input_tokens) for r in e.served]
     return _off_length(lengths, e.record.input_tokens, e.record.range_ratio)
 
 
-def _latency(e: Evidence) -> str | None:
+@invalid(
+    "Every request's times are finite and positive, inter-token times not negative.",
+    "Empty or broken responses were counted as requests: see server.log; run the block again.",
+)
+def zero_or_nonfinite_latency(e: Evidence) -> str | None:
     for row in e.served:
         times = (row.start_s, row.ttft_s, row.latency_s)
         if not all(map(math.isfinite, times)) or row.ttft_s <= 0 or min(row.itl_us, default=0) < 0:
@@ -64,31 +87,32 @@ def _latency(e: Evidence) -> str | None:
     return None
 
 
-def _tokens(e: Evidence) -> str | None:
-    if e.bench is None:
-        return None
-    for name, total in (
-        ("total_output_tokens", sum(r.output_tokens for r in e.served)),
-        ("total_input_tokens", sum(r.input_tokens for r in e.served)),
-    ):
-        said = e.bench.scalars.get(name)
-        if said != total:
-            return f"{name} {said}, sum over requests {total}"
-    warmups = e.record.warmup_requests
-    if e.bench.failed or warmups is None or not e.bench.requests:
+@invalid(
+    "The client's token totals equal the sums over its requests and what the engine counted.",
+    "Client and engine saw different work: another client may use the server, or requests were cut.",
+)
+def token_sum_mismatch(e: Evidence) -> str | None:
+    if e.bench is None or not e.bench.requests:
         return None
     first = e.bench.requests[0]  # warm-ups repeat it
-    for metric, own, warm in (
-        ("vllm:generation_tokens_total", sum(r.output_tokens for r in e.served), first.output_tokens),
-        ("vllm:prompt_tokens_total", sum(r.input_tokens for r in e.served), first.input_tokens),
+    warmups = None if e.bench.failed else e.record.warmup_requests
+    for total, counter, own, warm in (
+        ("total_output_tokens", "generation_tokens", sum(r.output_tokens for r in e.served), first.output_tokens),
+        ("total_input_tokens", "prompt_tokens", sum(r.input_tokens for r in e.served), first.input_tokens),
     ):
-        engine = e.counted(metric)
-        if engine is not None and engine != own + warmups * warm:
-            return f"{metric} grew by {engine}, the client saw {own} and {warmups} warm-ups of {warm}"
+        if (said := e.bench.scalars.get(total)) != own:
+            return f"{total} {said}, sum over requests {own}"
+        engine = e.counted(f"vllm:{counter}_total")
+        if warmups is not None and engine is not None and engine != own + warmups * warm:
+            return f"vllm:{counter}_total grew by {engine}, the client saw {own} and {warmups} warm-ups of {warm}"
     return None
 
 
-def _duration(e: Evidence) -> str | None:
+@invalid(
+    "The client's duration is the time from its first request to its last token.",
+    "The client stalled outside its requests: see the machine's load; run the block again.",
+)
+def duration_mismatch(e: Evidence) -> str | None:
     if e.bench is None or e.bench.window_s is None:
         return None
     window_s = e.bench.window_s[1] - e.bench.window_s[0]
@@ -99,12 +123,13 @@ def _duration(e: Evidence) -> str | None:
     return f"duration {e.bench.duration_s:.3f} s, first request to last token {window_s:.3f} s"
 
 
-def _prefix(e: Evidence) -> str | None:
+@invalid("No prompt was served from the prefix cache.", "Start the server with --no-enable-prefix-caching.")
+def prefix_cache_hits(e: Evidence) -> str | None:
     hits = e.after.value("vllm:prefix_cache_hits_total") if e.after else None
-    if not hits:
+    if not e.after or not hits:
         return None
-    queries = e.after.value("vllm:prefix_cache_queries_total") if e.after else None
-    return f"{hits:.0f} of {queries or 0:.0f} prompt tokens came from the cache"
+    queries = e.after.value("vllm:prefix_cache_queries_total") or 0
+    return f"{hits:.0f} of {queries:.0f} prompt tokens came from the cache"
 
 
 def _off_length(lengths: list[tuple[int, int]], mean: int | None, ratio: float | None) -> str | None:
@@ -117,70 +142,3 @@ def _off_length(lengths: list[tuple[int, int]], mean: int | None, ratio: float |
         return None
     asked = str(low) if low == high else f"{low} to {high}"
     return f"request {wrong[0][0]} has {wrong[0][1]} tokens, asked for {asked}; {len(wrong)} such requests"
-
-
-GATES = (
-    Gate(
-        "no_successful_requests",
-        "invalid",
-        "The client completed at least one request and got tokens for it.",
-        "The client exits 0 even then: see bench.log and the end of server.log for why requests failed.",
-        _no_success,
-    ),
-    Gate(
-        "failed_requests",
-        "invalid",
-        "No request failed: refusing requests makes the rest faster.",
-        "See the errors in requests.parquet and server.log; run the block again.",
-        _failed,
-    ),
-    Gate(
-        "request_count_mismatch",
-        "invalid",
-        "Completed plus failed requests, and rows, equal the prompts asked for.",
-        "Requests got lost in the client: see bench.log; run the block again.",
-        _count,
-    ),
-    Gate(
-        "short_output",
-        "invalid",
-        "Every request got as many tokens as it asked for.",
-        "A stream broke off or stopped early: check --ignore-eos, max_model_len and server.log.",
-        _short,
-    ),
-    Gate(
-        "input_length_drift",
-        "invalid",
-        "Every prompt has the length asked for, as the engine counts it.",
-        "The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.",
-        _input,
-    ),
-    Gate(
-        "zero_or_nonfinite_latency",
-        "invalid",
-        "Every request's times are finite and positive, inter-token times not negative.",
-        "Empty or broken responses were counted as requests: see server.log; run the block again.",
-        _latency,
-    ),
-    Gate(
-        "token_sum_mismatch",
-        "invalid",
-        "The client's token totals equal the sums over its requests and what the engine counted.",
-        "Client and engine saw different work: another client may use the server, or requests were cut.",
-        _tokens,
-    ),
-    Gate(
-        "duration_mismatch",
-        "invalid",
-        "The client's duration is the time from its first request to its last token.",
-        "The client stalled outside its requests: see the machine's load; run the block again.",
-        _duration,
-    ),
-    Gate(
-        "prefix_cache_hits",
-        "invalid",
-        "No prompt was served from the prefix cache.",
-        "Start the server with --no-enable-prefix-caching.",
-        _prefix,
-    ),
-)

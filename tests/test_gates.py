@@ -260,6 +260,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: changed(e, serve_argv=("vllm", "serve", "--num-gpu-blocks-override=2104")),
         lambda e: changed(e, serve_argv=("vllm", "serve", "--max-cudagraph-capture-size", "64")),
         lambda e: changed(e, serve_argv=("vllm", "serve", "--cudagraph-capture-sizes", "1", "2", "3", "--x")),
+        lambda e: changed(log(e, num_gpu_blocks_override=2000), serve_argv=("vllm", "--num-gpu-blocks-override=2k")),
         lambda e: log(e, enforce_eager=True),
         lambda e: log(e, cudagraph_mode="NONE"),
         lambda e: log(e, num_gpu_blocks_natural=1869, num_gpu_blocks_override=2104),
