@@ -4,38 +4,75 @@ Modelled after `vllm/v1/core/sched/scheduler.py` (FCFS): running requests first,
 whole sequence fits (`scheduler_reserve_full_isl`), chunked prefill within a token budget, last-come
 preemption by recompute, one null block, no prefix cache. With asynchronous scheduling (`AsyncScheduler`,
 batch queue of two) step N+1 is planned before the tokens of step N are known, so blocks come free one step
-later.
+later. Not modelled: speculative decoding, LoRA, encoder inputs, KV connectors, pipeline parallelism,
+priorities.
 
-Not modelled: speculative decoding, LoRA, encoder inputs, KV connectors, pipeline parallelism, priorities.
 Pure: the same calls give the same steps. Units: tokens, blocks of `block_size` tokens, shares 0–1.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from analysis.scheduling_config import (
-    GraphMode,
-    RuntimeMode,
-    SchedulerConfig,
-    SchedulingError,
-    default_capture_sizes,
-)
+from analysis.formats.steps import COLUMNS, StepRow, waiting_span
 
-__all__ = [
-    "GraphMode",
-    "Prediction",
-    "RuntimeMode",
-    "Scheduler",
-    "SchedulerConfig",
-    "SchedulingError",
-    "Step",
-    "default_capture_sizes",
-    "simulate",
-    "summarise",
-]
+GraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
+RuntimeMode = Literal["NONE", "PIECEWISE", "FULL"]
+_AT_LEAST_1 = ("num_gpu_blocks", "block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
+
+
+class SchedulingError(ValueError):
+    """A configuration or request that the engine would refuse; names the value and what is allowed."""
+
+
+def default_capture_sizes(max_num_seqs: int = 1024, max_capture: int = 512) -> tuple[int, ...]:
+    """Batch sizes captured by default: 1, 2, 4, then every 8 below 256, then every 16 (51 up to 512)."""
+    largest = min(max_num_seqs * 2, max_capture)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)]
+    return tuple(size for size in sizes if size <= largest)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What decides the steps. Defaults are `vllm serve` 0.23.0 on a card of 70 GiB or more."""
+
+    num_gpu_blocks: int
+    block_size: int = 16
+    max_num_batched_tokens: int = 8192
+    max_num_seqs: int = 1024
+    max_model_len: int = 4096
+    capture_sizes: tuple[int, ...] = ()  # empty: no graphs
+    graph_mode: GraphMode = "FULL_AND_PIECEWISE"
+    asynchronous: bool = True  # False on the CPU build
+
+    def __post_init__(self) -> None:
+        for name in _AT_LEAST_1:
+            if getattr(self, name) < 1:
+                raise SchedulingError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if list(self.capture_sizes) != sorted(set(self.capture_sizes)):
+            raise SchedulingError(f"capture_sizes {self.capture_sizes} must be ascending and distinct")
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that can hold tokens: one is the reserved null block."""
+        return self.num_gpu_blocks - 1
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def padded(self, tokens: int, uniform_decode: bool) -> tuple[int, RuntimeMode]:
+        """Tokens after padding to a captured size, and the runtime mode (`v1/cudagraph_dispatcher.py`)."""
+        sizes, mode = self.capture_sizes, self.graph_mode
+        if not sizes or mode == "NONE" or tokens > sizes[-1]:
+            return tokens, "NONE"
+        size = sizes[bisect_left(sizes, tokens)]
+        if mode == "FULL" or (uniform_decode and size <= self.max_num_seqs and mode != "PIECEWISE"):
+            return size, "FULL"
+        return (tokens, "NONE") if mode == "FULL_DECODE_ONLY" else (size, "PIECEWISE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +115,6 @@ class _Request:
         """Tokens that exist or are in flight: what `computed` has to catch up with."""
         return self.tokens + self.in_flight
 
-    @property
-    def last_token_in_flight(self) -> bool:
-        return self.in_flight > 0 and self.generated + self.in_flight >= self.max_tokens
-
 
 @dataclass(slots=True)
 class _Batch:
@@ -120,40 +153,33 @@ class Scheduler:
         """Queue a request that generates `output_tokens` (fewer at the context's end). Raises
         SchedulingError if it could never run: id in use, no tokens, longer than the context or than
         the whole KV pool."""
-        limit = self.config.max_model_len
+        limit, pool = self.config.max_model_len, self.config.usable_blocks
+        output = min(output_tokens, limit - prompt_tokens)
+        needed = self.config.blocks_for(prompt_tokens + output - 1)
+        problem = None
         if request_id in self._requests:
-            raise SchedulingError(f"request id {request_id!r} is in use")
-        if prompt_tokens < 1 or output_tokens < 1:
-            raise SchedulingError(
-                f"request {request_id!r}: {prompt_tokens} in, {output_tokens} out; both must be at least 1"
-            )
-        if prompt_tokens >= limit:
-            raise SchedulingError(
-                f"request {request_id!r}: {prompt_tokens} prompt tokens fill max_model_len {limit}"
-            )
-        output_tokens = min(output_tokens, limit - prompt_tokens)
-        needed = self.config.blocks_for(prompt_tokens + output_tokens - 1)
-        if needed > self.config.usable_blocks:
-            raise SchedulingError(
-                f"request {request_id!r} needs {needed} blocks; "
-                f"the pool has {self.config.usable_blocks} besides the null block"
-            )
-        request = _Request(request_id, prompt_tokens, output_tokens)
-        self._requests[request_id] = request
+            problem = "its id is in use"
+        elif prompt_tokens < 1 or output_tokens < 1:
+            problem = f"{prompt_tokens} in, {output_tokens} out; both must be at least 1"
+        elif output < 1:
+            problem = f"{prompt_tokens} prompt tokens fill max_model_len {limit}"
+        elif needed > pool:
+            problem = f"it needs {needed} blocks; the pool has {pool} besides the null block"
+        if problem:
+            raise SchedulingError(f"request {request_id!r}: {problem}")
+        self._requests[request_id] = request = _Request(request_id, prompt_tokens, output)
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> None:
         """Drop a request; an unknown or finished id is ignored, as the engine does."""
         request = self._requests.pop(request_id, None)
-        if request is None:
-            return
-        (self._waiting if request.waiting else self._running).remove(request)
-        self._release(request)
-        self._finished_to_report = True
+        if request:
+            (self._waiting if request.waiting else self._running).remove(request)
+            self._release(request)
+            self._finished_to_report = True
 
     def step(self) -> Step | None:
-        """Plan ahead as far as the engine does, then complete the oldest planned step. None: nothing to
-        do."""
+        """Plan ahead as far as the engine does, complete the oldest planned step. None: nothing to do."""
         depth = 2 if self.config.asynchronous else 1
         while len(self._batches) < depth and (self._requests or self._finished_to_report):
             self._batches.append(self._plan())
@@ -162,43 +188,42 @@ class Scheduler:
     def _plan(self) -> _Batch:
         batch = _Batch()
         self._finished_to_report = False
-        budget, preempted = self._plan_running(batch)
-        if not preempted:
-            self._plan_waiting(batch, budget)
+        if not self._plan_running(batch):
+            self._plan_waiting(batch)
         return batch
 
-    def _plan_running(self, batch: _Batch) -> tuple[int, bool]:
-        budget = self.config.max_num_batched_tokens
+    def _budget(self, batch: _Batch) -> int:
+        return self.config.max_num_batched_tokens - batch.tokens
+
+    def _plan_running(self, batch: _Batch) -> bool:
+        """Plan the running requests; True if one was preempted for want of blocks."""
         preempted = False
         index = 0
-        while index < len(self._running) and budget > 0:
+        while index < len(self._running) and self._budget(batch) > 0:
             request = self._running[index]
             index += 1
-            wanted = min(request.planned - request.computed, budget)
-            if wanted == 0 or request.last_token_in_flight:
-                continue
+            wanted = min(request.planned - request.computed, self._budget(batch))
+            if wanted == 0 or request.generated + request.in_flight >= request.max_tokens:
+                continue  # its token in flight has to come first, or is its last
             while not self._allocate(request, request.computed + wanted):
+                preempted = True
                 victim = self._running.pop()
                 self._preempt(victim)
-                preempted = True
                 if victim is request:
-                    return budget, True
+                    return True
             self._schedule(batch, request, wanted)
-            budget -= wanted
-        return budget, preempted
+        return preempted
 
-    def _plan_waiting(self, batch: _Batch, budget: int) -> None:
-        while self._waiting and budget > 0 and len(self._running) < self.config.max_num_seqs:
+    def _plan_waiting(self, batch: _Batch) -> None:
+        while self._waiting and self._budget(batch) > 0 and len(self._running) < self.config.max_num_seqs:
             request = self._waiting[0]
             if self.config.blocks_for(request.tokens) > self._free:
                 return
-            wanted = min(request.tokens, budget)
+            wanted = min(request.tokens, self._budget(batch))
             self._allocate(request, wanted)
-            self._waiting.popleft()
+            self._running.append(self._waiting.popleft())
             request.waiting = False
-            self._running.append(request)
             self._schedule(batch, request, wanted)
-            budget -= wanted
 
     def _schedule(self, batch: _Batch, request: _Request, tokens: int) -> None:
         batch.tokens += tokens
@@ -209,12 +234,11 @@ class Scheduler:
             batch.emitting.append(request)
 
     def _allocate(self, request: _Request, tokens: int) -> bool:
-        needed = self.config.blocks_for(tokens) - request.blocks
+        needed = max(self.config.blocks_for(tokens) - request.blocks, 0)
         if needed > self._free:
             return False
-        if needed > 0:
-            request.blocks += needed
-            self._free -= needed
+        request.blocks += needed
+        self._free -= needed
         return True
 
     def _release(self, request: _Request) -> None:
@@ -229,73 +253,49 @@ class Scheduler:
         self._waiting.appendleft(request)
 
     def _complete(self, batch: _Batch) -> Step:
-        emitted: list[str] = []
-        finished: list[_Request] = []
+        emitted = [r for r in batch.emitting if r.request_id in self._requests]  # not aborted meanwhile
         preempted = prompt_tokens = 0
-        for request in batch.emitting:
-            if request.request_id not in self._requests:
-                continue  # aborted while in flight
+        for request in emitted:
             request.in_flight -= 1
             request.generated += 1
-            emitted.append(request.request_id)
             preempted += request.preemptions_to_report
             request.preemptions_to_report = 0
-            if request.generated == 1:
-                prompt_tokens += request.prompt_tokens
-            if request.generated >= request.max_tokens:
-                finished.append(request)
-        for request in finished:
-            self.abort(request.request_id)
-        padded, mode = (
-            self.config.padded(batch.tokens, batch.uniform_decode) if batch.tokens else (None, None)
-        )
+            prompt_tokens += request.prompt_tokens if request.generated == 1 else 0
+        finished = tuple(r.request_id for r in emitted if r.generated >= r.max_tokens)
+        for request_id in finished:
+            self.abort(request_id)
+        tokens = batch.tokens or None
+        padded, mode = self.config.padded(tokens, batch.uniform_decode) if tokens else (None, None)
         return Step(
-            running=len(self._running),
-            waiting=len(self._waiting),
-            kv_usage=self.kv_usage,
-            preempted=preempted,
-            prompt_tokens=prompt_tokens if emitted else None,
-            generated_tokens=len(emitted) or None,
-            unpadded_tokens=batch.tokens or None,
-            padded_tokens=padded,
-            runtime_mode=mode,
-            emitted=tuple(emitted),
-            finished=tuple(request.request_id for request in finished),
-        )
+            self.running, self.waiting, self.kv_usage, preempted, prompt_tokens if emitted else None,
+            len(emitted) or None, tokens, padded, mode, tuple(r.request_id for r in emitted), finished,
+        )  # fmt: skip
 
 
 def simulate(
-    config: SchedulerConfig,
-    lengths: Iterable[tuple[int, int]],
-    concurrency: int,
-    first_arrivals: int = 1,
-    client_lag_steps: int = 1,
+    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int = 1
 ) -> list[Step]:
     """Steps of a closed loop: `concurrency` clients send the (prompt, output) token pairs in order, each the
     next one when its request ends.
 
-    `first_arrivals` requests reach the engine before the rest of the first burst, which comes while the
-    first step runs. A client's next request reaches the engine when `client_lag_steps` further steps have
-    been planned after the end of its last one: 1 when network and client take less than a step, as on a GPU;
-    hundreds with a model so small that a step takes a millisecond. Raises SchedulingError for a request that
-    could never run or a concurrency below 1.
+    One request reaches the engine before the rest of the first burst, which comes while the first step runs.
+    A client's next request reaches the engine when `client_lag_steps` further steps have been planned after
+    the end of its last one: 1 when network and client take less than a step, as on a GPU; hundreds with a
+    model so small that a step takes a millisecond. Raises SchedulingError for a request that could never run
+    or a concurrency below 1.
     """
     if concurrency < 1:
         raise SchedulingError(f"concurrency is {concurrency}; it must be at least 1")
     scheduler = Scheduler(config)
     queue = deque(enumerate(lengths))
-
-    def send(count: int) -> None:
-        for _ in range(min(count, len(queue))):
-            index, (prompt, output) = queue.popleft()
-            scheduler.add(str(index), prompt, output)
-
+    due = deque([(0, 1), (1, concurrency - 1)])  # (steps planned, requests that then arrive)
     steps: list[Step] = []
-    first_arrivals = min(first_arrivals, concurrency)
-    send(first_arrivals)
-    due = deque([(1, concurrency - first_arrivals)])  # (steps planned, requests that then arrive)
     planned = 0
     while True:
+        while due and due[0][0] <= planned:
+            for _ in range(min(due.popleft()[1], len(queue))):
+                index, (prompt, output) = queue.popleft()
+                scheduler.add(str(index), prompt, output)
         step = scheduler.step()
         planned += 1
         if step:
@@ -306,37 +306,30 @@ def simulate(
             planned = due[0][0]  # idle until the next request
         else:
             return steps
-        while due and due[0][0] <= planned:
-            send(due.popleft()[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a load is expected to do: figures over the waiting span (from the first step that leaves a
-    request waiting to the last token; None if none ever waits) and over all steps."""
+    """What a load is expected to do: `steps` with tokens, `preempted` and `scheduled_tokens` over all of it;
+    the others over its waiting span, as a recorded trace's, None if no request ever waits."""
 
     steps: int
     waiting_steps: int | None
     mean_running: float | None
     preempted: int
     scheduled_tokens: int
-    padded_share_full: float | None  # padding over padded tokens of FULL steps; None without such steps
+    padded_share_full: float | None
 
 
 def summarise(steps: Sequence[Step]) -> Prediction:
-    """Figures of `steps` in the words of the recorded step traces; steps without tokens are left out."""
-    first = next((i for i, step in enumerate(steps) if step.waiting), None)
-    span = [] if first is None else [step for step in steps[first:] if step.unpadded_tokens]
-    working = [step for step in steps if step.unpadded_tokens]
-    full = [step for step in working if step.runtime_mode == "FULL"]
-    padded = sum(step.padded_tokens or 0 for step in full)
+    rows = [StepRow(i, 0, *(getattr(step, name) for name in COLUMNS[1:])) for i, step in enumerate(steps)]
+    span = waiting_span(rows)
+    tokens = [step.unpadded_tokens for step in steps if step.unpadded_tokens]
     return Prediction(
-        steps=len(working),
-        waiting_steps=len(span) if span else None,
-        mean_running=sum(step.running for step in span) / len(span) if span else None,
+        steps=len(tokens),
+        waiting_steps=span.steps if span else None,
+        mean_running=span.mean_running if span else None,
         preempted=sum(step.preempted for step in steps),
-        scheduled_tokens=sum(step.unpadded_tokens or 0 for step in working),
-        padded_share_full=(padded - sum(step.unpadded_tokens or 0 for step in full)) / padded
-        if padded
-        else None,
+        scheduled_tokens=sum(tokens),
+        padded_share_full=span.padded_share_full if span else None,
     )
