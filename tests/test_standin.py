@@ -24,7 +24,8 @@ from analysis.formats.failure import classify_failure
 from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.server_log import ServerLog, missing_facts, parse_server_log
 from analysis.formats.steps import parse_steps, waiting_span
-from runner.standin.bench_result import Outcome, result_document
+from runner.standin.bench import Outcome, result_document
+from runner.standin.log import EngineLog
 from runner.standin.settings import FAULTS, parse_serve
 from tests.recorded import COMPILE_ONLY, EAGER, GRAPHS, GRAPHS_WARM, MATCHED, data, text
 
@@ -132,16 +133,7 @@ def engines(tmp_path: Path) -> Iterator[Any]:
         engine.stop()
 
 
-SMALL = (
-    "--random-input-len",
-    "64",
-    "--random-output-len",
-    "30",
-    "--num-prompts",
-    "24",
-    "--max-concurrency",
-    "4",
-)
+SMALL = ("--random-input-len", "64", "--random-output-len", "30", "--num-prompts", "24", "--max-concurrency", "4")
 
 
 @pytest.mark.parametrize(
@@ -165,10 +157,53 @@ def test_log_holds_every_fact_of_a_recorded_one(
     same = (
         "vllm_version architecture max_model_len max_num_batched_tokens enforce_eager cudagraph_mode "
         "compile_mode capture_sizes attention_backend model_load_gib graphs_captured_piecewise "
-        "graphs_captured_full estimated_graph_gib capture_s capture_gib application_started"
+        "graphs_captured_full estimated_graph_gib capture_gib application_started"
     )
     for name in same.split():
         assert getattr(got, name) == getattr(real, name), name
+    assert got.capture_s == (None if real.capture_s is None else 0)  # whole seconds, a thousand times faster
+
+
+@pytest.mark.parametrize(
+    ("flags", "recorded"), [((), GRAPHS), (("--enforce-eager",), EAGER), (("-cc.cudagraph_mode=NONE",), COMPILE_ONLY)]
+)
+def test_durations_of_a_start_are_of_the_scaled_clock(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+    recorded: str,
+) -> None:
+    """Near the recorded ones at a card's speed, and shorter by the factor at others."""
+
+    def start(speed: str) -> ServerLog:
+        monkeypatch.setenv("CAMPAIGN_STANDIN_SPEED", speed)
+        monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path / speed))
+        log = EngineLog(parse_serve([MODEL, *COMMON.split(), *flags]))
+        for phase in log.phases:
+            log.say(phase)
+        return parse_server_log("".join(capsys.readouterr()))
+
+    real, card, fast = parse_server_log(text(recorded, "server.log")), start("1"), start("10")
+    assert card.capture_s == real.capture_s
+    assert fast.capture_s == (None if real.capture_s is None else 1)
+    names = "model_load_s dynamo_s inductor_s torch_compile_s profiling_s engine_init_s engine_init_compile_s"
+    for name in names.split():
+        wanted, got = getattr(real, name), getattr(card, name)
+        assert got == (None if wanted is None else pytest.approx(wanted, rel=0.35, abs=0.6)), name
+        assert getattr(fast, name) == (None if got is None else pytest.approx(got / 10, abs=0.006)), name
+
+
+def test_a_start_lasts_as_long_as_its_log_says(engines: Any) -> None:
+    begin = time.monotonic()
+    engine = engines(speed=50).ready()
+    seconds = time.monotonic() - begin
+    engine.stop()
+    facts = engine.facts()
+    assert facts.engine_init_s == pytest.approx(52.2 / 50, abs=0.01)
+    assert facts.model_load_s == pytest.approx(1.1 / 50, abs=0.001)
+    outside = seconds - facts.engine_init_s - facts.model_load_s
+    assert outside > 27 / 50  # imports, processes, API server
 
 
 def test_compile_cache_is_cold_once(engines: Any) -> None:
@@ -200,9 +235,7 @@ def test_log_lines_are_the_engines(engines: Any) -> None:
         own = ("SIMULATED", "non-default args:", "with config: model=", "Capturing CUDA graphs")
         strange = {line for line in mine - real if not any(word in line for word in own)}
         strange = {
-            line
-            for line in strange
-            if not line.startswith(("INFO [cuda_graph.py", "INFO [launcher.py:N] Route"))
+            line for line in strange if not line.startswith(("INFO [cuda_graph.py", "INFO [launcher.py:N] Route"))
         }
         assert strange == set()
 
@@ -258,9 +291,7 @@ def test_bench_result_has_the_keys_of_the_engines(engines: Any) -> None:
 def test_bench_statistics_by_hand() -> None:
     from runner.standin.bench import _parser
 
-    args = _parser().parse_args(
-        ["--model", "m", "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50,75"]
-    )
+    args = _parser().parse_args(["--model", "m", "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50,75"])
     outcomes = [
         Outcome(10, 100.0, 0.1, [0.2, 0.4], 3, success=True),
         Outcome(10, 100.0, 0.3, [0.1], 2, success=True),
@@ -359,9 +390,7 @@ def test_stops_at_once_during_the_start(engines: Any, number: signal.Signals) ->
 
 def test_imports_stay_light() -> None:
     code = "import sys, runner.standin.server, runner.standin.bench; print(' '.join(sys.modules))"
-    modules = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"pydantic", "duckdb", "jinja2", "click", "rich", "psutil", "numpy"} & set(modules)
 
 
@@ -392,15 +421,7 @@ def test_port_taken_as_the_engine(tmp_path: Path) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
-        command = [
-            sys.executable,
-            "-m",
-            "runner.standin",
-            "serve",
-            MODEL,
-            "--port",
-            str(holder.getsockname()[1]),
-        ]
+        command = [sys.executable, "-m", "runner.standin", "serve", MODEL, "--port", str(holder.getsockname()[1])]
         run = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=Path.cwd())
     assert run.returncode == 1
     assert "OSError: [Errno 98] Address already in use" in run.stderr
@@ -414,10 +435,7 @@ def test_port_taken_as_the_engine(tmp_path: Path) -> None:
             ("--max-model-len", "99999"),
             "User-specified max_model_len (99999) is greater than the derived max_model_len",
         ),
-        (
-            ("--num-gpu-blocks-override=100",),
-            "To serve at least one request with the model's max seq len (4096)",
-        ),
+        (("--num-gpu-blocks-override=100",), "To serve at least one request with the model's max seq len (4096)"),
         (("--gpu-memory-utilization", "0.5"), "No available memory for the cache blocks."),
     ],
 )

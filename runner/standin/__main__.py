@@ -1,22 +1,16 @@
 """`python -m runner.standin serve MODEL …` and `python -m runner.standin bench serve …`."""
 
 import sys
-from typing import NoReturn
 
+from runner.standin.settings import VllmParser
 
-def main(argv: list[str]) -> NoReturn:
-    if argv[:1] == ["serve"]:
-        from runner.standin.server import serve
+if sys.argv[1:2] == ["serve"]:
+    from runner.standin.server import serve
 
-        sys.exit(serve(argv[1:]))
-    if argv[:2] == ["bench", "serve"]:
-        from runner.standin.bench import bench
+    serve(sys.argv[2:])
+elif sys.argv[1:3] == ["bench", "serve"]:
+    from runner.standin.bench import bench
 
-        sys.exit(bench(argv[2:]))
-    from runner.standin.settings import VllmParser
-
-    VllmParser().error("this stand-in knows `serve MODEL` and `bench serve`")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(bench(sys.argv[3:]))
+else:
+    VllmParser({}).error("this stand-in knows `serve MODEL` and `bench serve`")

@@ -14,170 +14,188 @@ import re
 import sys
 import time
 import traceback
-import uuid
 from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
+from statistics import fmean, median
+from typing import Any
 
-from runner.standin.bench_result import Outcome, result_document
-from runner.standin.http import ClientConnection, connect
+from runner.standin.http import read_head
 from runner.standin.settings import VllmParser
 
 VOCABULARY = 1000
 USAGE = re.compile(rb'"usage":\{"prompt_tokens":(\d+),"total_tokens":\d+,"completion_tokens":(\d+)')
-TEXT_FLAGS = {
-    "backend": "openai", "host": "127.0.0.1", "endpoint": "/v1/completions", "model": None, "tokenizer": None,
-    "served-model-name": None, "dataset-name": "random", "label": None, "random-range-ratio": "0.0",
-    "percentile-metrics": "ttft,tpot,itl", "metric-percentiles": "99", "result-dir": ".",
-    "result-filename": None, "request-id-prefix": None, "tokenizer-mode": "auto",
-}  # fmt: skip
-NUMBER_FLAGS = {
-    "port": 8000, "random-input-len": 1024, "random-output-len": 128, "num-prompts": 1000, "seed": 0,
-    "num-warmups": 0, "ready-check-timeout-sec": 0, "max-concurrency": None,
+FLAGS = {
+    "backend": "openai", "host": "127.0.0.1", "port": 8000, "model": "", "tokenizer": "",
+    "dataset-name": "random", "random-input-len": 1024, "random-output-len": 128, "random-range-ratio": 0.0,
+    "num-prompts": 1000, "max-concurrency": 1 << 20, "request-rate": math.inf, "seed": 0, "temperature": 0.0,
+    "num-warmups": 0, "ready-check-timeout-sec": 0, "percentile-metrics": "ttft,tpot,itl",
+    "metric-percentiles": "99", "result-dir": ".", "result-filename": "bench.json",
+    "request-id-prefix": "bench-",
+    # in effect without being given
+    "ignore-eos": True, "save-result": True, "save-detailed": True, "disable-tqdm": True,
 }  # fmt: skip
 
 
 def _parser() -> VllmParser:
-    parser = VllmParser(prog="vllm", allow_abbrev=False)
-    for name, text in TEXT_FLAGS.items():
-        parser.add_argument(f"--{name}", default=text)
-    for name, number in NUMBER_FLAGS.items():
-        parser.add_argument(f"--{name}", type=int, default=number)
-    for name, value in {"request-rate": math.inf, "burstiness": 1.0, "temperature": None}.items():
-        parser.add_argument(f"--{name}", type=float, default=value)
-    for name in ("ignore-eos", "save-result", "save-detailed", "disable-tqdm", "trust-remote-code"):
-        parser.add_argument(f"--{name}", action="store_true")
-    parser.add_argument("--metadata", nargs="*", default=[])
-    return parser
+    return VllmParser(FLAGS)
 
 
-class _Reader:
-    """Takes a response apart as it arrives: status, a moment for each token's event, the usage at the end."""
+@dataclass(slots=True)
+class Outcome:
+    """One request as the client saw it; moments are time.perf_counter() seconds."""
 
-    def __init__(self, out: Outcome) -> None:
-        self._out, self._last = out, out.start
-        self._buffer, self._in_body = b"", False
-
-    def __call__(self, data: bytes) -> bool:
-        out = self._out
-        self._buffer += data
-        if not self._in_body:
-            head, found, body = self._buffer.partition(b"\r\n\r\n")
-            if not found:
-                return False
-            status, _, reason = head.split(b"\r\n", 1)[0].decode("latin-1").partition(" ")[2].partition(" ")
-            out.error = "" if status == "200" else reason
-            self._buffer, self._in_body = body, True
-        complete, found, rest = self._buffer.rpartition(b"\n\n")
-        if found:
-            self._buffer = rest
-            for _ in range(complete.count(b'"text":')):
-                now = time.perf_counter()
-                if out.ttft:
-                    out.itls.append(now - self._last)
-                else:
-                    out.ttft = now - out.start
-                self._last = now
-            usage = USAGE.search(complete)
-            if usage:
-                out.input_tokens, out.output_tokens = int(usage[1]), int(usage[2])
-                out.success = True
-        return bool(out.error) or (out.success and rest.endswith(b"0\r\n\r\n"))
+    input_tokens: int
+    start: float = 0.0
+    ttft: float = 0.0
+    itls: list[float] = field(default_factory=list)
+    output_tokens: int = 0
+    error: str = ""
+    success: bool = False
 
 
-class _Client:
-    def __init__(self, args: Namespace, prompts: list[tuple[str, int, int]]) -> None:
-        self._args, self._prompts = args, prompts
-        self._limit = asyncio.Semaphore(args.max_concurrency or max(len(prompts), 1))
-        self._idle: list[ClientConnection] = []
-        self._id_prefix = args.request_id_prefix or f"bench-{uuid.uuid4().hex[:8]}-"
+async def _run(args: Namespace, prompts: list[tuple[str, int, int]]) -> tuple[list[Outcome], float]:
+    """Warm-ups, then every prompt in order; outcomes and the duration in seconds."""
+    places = asyncio.Semaphore(args.max_concurrency)
+    idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
-    async def request(self, index: int, name: str) -> Outcome:
+    async def request(index: int, name: str) -> Outcome:
         """Send prompt `index` when a place is free; an error is in the outcome, never raised."""
-        async with self._limit:
-            args = self._args
-            prompt, input_tokens, output_tokens = self._prompts[index]
-            body = {
-                "model": args.served_model_name or args.model, "prompt": prompt, "repetition_penalty": 1.0,
-                "max_tokens": output_tokens, "logprobs": None, "stream": True,
-                "stream_options": {"include_usage": True}, "ignore_eos": True,
-            }  # fmt: skip
-            if args.temperature is not None:
-                body["temperature"] = args.temperature
-            data = json.dumps(body).encode()
-            headers = {"host": args.host, "x-request-id": f"{self._id_prefix}{name}"}
+        prompt, input_tokens, output_tokens = prompts[index]
+        body = json.dumps({
+            "model": args.model, "prompt": prompt, "temperature": args.temperature, "ignore_eos": True,
+            "max_tokens": output_tokens, "stream": True, "stream_options": {"include_usage": True},
+        })  # fmt: skip
+        head = f"host: {args.host}\r\ncontent-length: {len(body)}\r\nx-request-id: {args.request_id_prefix}{name}"
+        async with places:
             out = Outcome(input_tokens, time.perf_counter())
             try:
-                connection = self._idle.pop() if self._idle else await connect(args.host, args.port)
-                await connection.post(args.endpoint, headers, data, _Reader(out))
-                self._idle.append(connection)
-            except OSError:
-                out.error, out.success = traceback.format_exc(), False
+                reader, writer = idle.pop() if idle else await asyncio.open_connection(args.host, args.port)
+                writer.write(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+                await _receive(reader, out)
+                idle.append((reader, writer))
+            except (OSError, EOFError):
+                out.error, out.success, out.output_tokens = traceback.format_exc(), False, 0
             return out
 
-    async def run(self) -> tuple[list[Outcome], float]:
-        """Warm-ups, then every prompt in order; outcomes and the duration in seconds."""
-        args = self._args
-        if args.num_warmups:
-            print(f"Warming up with {args.num_warmups} requests...")
-            await asyncio.gather(*(self.request(0, f"warmup-{i}") for i in range(args.num_warmups)))
-        print("Starting main benchmark run...", flush=True)
-        gaps = random.Random(args.seed)
-        tasks = []
-        begin = due = time.perf_counter()
-        for index in range(len(self._prompts)):
-            if math.isfinite(args.request_rate) and index:
-                due += gaps.gammavariate(args.burstiness, 1 / (args.request_rate * args.burstiness))
-                await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            tasks.append(asyncio.create_task(self.request(index, str(index))))
-        return list(await asyncio.gather(*tasks)), time.perf_counter() - begin
+    await asyncio.gather(*(request(0, f"warmup-{i}") for i in range(args.num_warmups)))
+    tasks, gaps = [], random.Random(args.seed)
+    begin = due = time.perf_counter()
+    for index in range(len(prompts)):
+        if math.isfinite(args.request_rate) and index:
+            due += gaps.expovariate(args.request_rate)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        tasks.append(asyncio.create_task(request(index, str(index))))
+    return await asyncio.gather(*tasks), time.perf_counter() - begin
+
+
+async def _receive(reader: asyncio.StreamReader, out: Outcome) -> None:
+    """Take a response apart as it arrives: a moment for each token's event, the usage at the end."""
+    first, headers = await read_head(reader)
+    _, status, reason = first.split(" ", 2)
+    if status != "200":
+        await reader.readexactly(int(headers["content-length"]))
+        out.error = reason
+        return
+    last, rest = out.start, b""
+    while not rest.endswith(b"0\r\n\r\n"):
+        data = await reader.read(1 << 16)
+        if not data:
+            raise ConnectionResetError("Server disconnected")
+        now = time.perf_counter()
+        complete, _, rest = (rest + data).rpartition(b"\n\n")
+        for _ in range(complete.count(b'"text":')):
+            if out.ttft:
+                out.itls.append(now - last)
+            else:
+                out.ttft = now - out.start
+            last = now
+        if usage := USAGE.search(complete):
+            out.input_tokens, out.output_tokens, out.success = int(usage[1]), int(usage[2]), True
 
 
 def _prompts(args: Namespace) -> list[tuple[str, int, int]]:
     """(text, input tokens, output tokens); a token is a word, lengths are uniform within the range ratio."""
-    ratio = json.loads(args.random_range_ratio)
-    ratios = ratio if isinstance(ratio, dict) else {"input": ratio, "output": ratio}
-    draw = random.Random(args.seed)
+    draw, ratio = random.Random(args.seed), args.random_range_ratio
     words = [f"w{i}" for i in range(VOCABULARY)]
 
-    def length(mean: int, spread: float) -> int:
-        return draw.randint(max(1, math.floor(mean * (1 - spread))), math.ceil(mean * (1 + spread)))
+    def length(mean: int) -> int:
+        return draw.randint(max(1, math.floor(mean * (1 - ratio))), math.ceil(mean * (1 + ratio)))
 
     prompts = []
-    for index in range(args.num_prompts):
-        size = length(args.random_input_len, ratios["input"])
-        offset = (draw.randrange(VOCABULARY) + index) % VOCABULARY
+    for _ in range(args.num_prompts):
+        size, offset = length(args.random_input_len), draw.randrange(VOCABULARY)
         text = " ".join((words * (2 + size // VOCABULARY))[offset : offset + size])
-        prompts.append((text, size, length(args.random_output_len, ratios["output"])))
+        prompts.append((text, size, length(args.random_output_len)))
     return prompts
 
 
+def _percentile(ordered: Sequence[float], percent: float) -> float:
+    """Linear interpolation between order statistics."""
+    at = (len(ordered) - 1) * percent / 100
+    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
+    return low + (high - low) * (at % 1)
+
+
+def result_document(args: Namespace, outcomes: Sequence[Outcome], duration_s: float) -> dict[str, Any]:
+    """The result file, with the engine's keys in their order. Failed requests are counted and left out of the
+    statistics, which are 0 without a successful one."""
+    good = [out for out in outcomes if out.success]
+    inputs, outputs = sum(out.input_tokens for out in good), sum(out.output_tokens for out in good)
+    begin = min((out.start for out in good), default=0.0)
+    tokens, present = Counter[int](), Counter[int]()  # tokens, and requests present, by second
+    for out in good:
+        moments = list(accumulate(out.itls, initial=out.start - begin + out.ttft))
+        tokens.update(map(int, moments))
+        present.update(range(int(out.start - begin), int(moments[-1]) + 1))
+    result: dict[str, Any] = {
+        "date": time.strftime("%Y%m%d-%H%M%S"), "endpoint_type": args.backend, "backend": args.backend,
+        "label": None, "model_id": args.model, "tokenizer_id": args.tokenizer or args.model,
+        "num_prompts": len(outcomes),
+        "request_rate": args.request_rate if math.isfinite(args.request_rate) else "inf",
+        "burstiness": 1.0, "max_concurrency": args.max_concurrency, "duration": duration_s,
+        "completed": len(good), "failed": len(outcomes) - len(good),
+        "total_input_tokens": inputs, "total_output_tokens": outputs,
+        "request_throughput": len(good) / duration_s, "request_goodput": None,
+        "output_throughput": outputs / duration_s, "total_token_throughput": (inputs + outputs) / duration_s,
+        "input_lens": [out.input_tokens for out in outcomes],
+        "output_lens": [out.output_tokens for out in outcomes],
+        "ttfts": [out.ttft for out in outcomes], "itls": [out.itls for out in outcomes],
+        "start_times": [out.start for out in outcomes],
+        "generated_texts": [""] * len(outcomes), "errors": [out.error for out in outcomes],
+        "max_output_tokens_per_s": float(max(tokens.values(), default=0)),
+        "max_concurrent_requests": max(present.values(), default=0), "rtfx": 0.0,
+    }  # fmt: skip
+    series = {
+        "ttft": [out.ttft for out in good],
+        "tpot": [sum(out.itls) / (out.output_tokens - 1) for out in good if out.output_tokens > 1],
+        "itl": [gap for out in good for gap in out.itls],
+        "e2el": [out.ttft + sum(out.itls) for out in good],
+    }
+    for name in args.percentile_metrics.split(","):
+        values = sorted(value * 1000 for value in series[name]) or [0.0]
+        mean = fmean(values)
+        result[f"mean_{name}_ms"], result[f"median_{name}_ms"] = mean, median(values)
+        result[f"std_{name}_ms"] = math.sqrt(fmean((value - mean) ** 2 for value in values))
+        for percent in map(float, args.metric_percentiles.split(",")):
+            result[f"p{percent:g}_{name}_ms"] = _percentile(values, percent)
+    return result
+
+
 def bench(argv: list[str]) -> int:
-    """Run one benchmark. Failed requests are counted, not an error: the exit status is 0, as the engine's
-    client has it."""
+    """Run one benchmark. Failed requests are counted, not an error: the exit status is 0, as with the engine's."""
     args = _parser().parse_args(argv)
     prompts = _prompts(args)
-    print("SIMULATED: the stand-in's bench client, not vLLM's.\nStarting initial single prompt test run...")
+    print("SIMULATED: the stand-in's bench client, not vLLM's.")
     if args.ready_check_timeout_sec > 0:
         print("campaign: ready", flush=True)
         if not sys.stdin.buffer.read(1):
             return 1
-    else:
-        print("Skipping endpoint ready check.")
-    client = _Client(args, prompts)
-    result = result_document(args, *asyncio.run(client.run()))
-    print(f"{' Serving Benchmark Result ':=^50}")
-    for label, key in {
-        "Successful requests:": "completed",
-        "Failed requests:": "failed",
-        "Benchmark duration (s):": "duration",
-        "Total generated tokens:": "total_output_tokens",
-        "Output token throughput (tok/s):": "output_throughput",
-    }.items():
-        print(f"{label:<40} {result[key]:<10.6g}")
-    print("=" * 50)
-    if args.save_result:
-        name = args.result_filename or f"{args.backend}-{args.num_prompts}-{result['date']}.json"
-        path = Path(args.result_dir) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result))
+    result = result_document(args, *asyncio.run(_run(args, prompts)))
+    for key in ("completed", "failed", "duration", "output_throughput"):
+        print(f"{key}: {result[key]:.6g}")
+    Path(args.result_dir, args.result_filename).write_text(json.dumps(result))
     return 0

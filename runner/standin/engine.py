@@ -1,106 +1,90 @@
-"""The engine's loop: the scheduling model on a scaled clock, feeding the streams of the API server."""
+"""The engine's loop: the scheduling model on a scaled clock, feeding the completions of the API server."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
 
+from analysis.formats.steps import COLUMNS, HEADER
 from analysis.scheduling import Scheduler, Step
-from runner.standin.log import EngineLog, flush
-from runner.standin.metrics_text import MetricValues
+from runner.standin.log import EngineLog
 from runner.standin.settings import ServeSettings
 
-STEP_COLUMNS = (
-    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,"
-    "unpadded_tokens,padded_tokens,runtime_mode"
-)
 LATE_STEPS = 8  # steps whose tokens go out together when the loop is behind its clock
+LOST_S = 0.05  # the clock drops the time that it is behind, from here on
 LOG_INTERVAL_S = 10.0
 FLUSH_INTERVAL_S = 0.5
 
+VALUES = (
+    "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total",
+    "prefix_cache_queries_total", "prefix_cache_hits_total", "prompt_tokens_total", "generation_tokens_total",
+)  # fmt: skip
+FINISHED = ("stop", "length", "abort", "error", "repetition")
+CACHE_CONFIG = ("block_size", "enable_prefix_caching", "gpu_memory_utilization", "num_gpu_blocks_override")
 
-class Stream(Protocol):
-    """Where a request's tokens go."""
-
-    def tokens(self, count: int, finished: bool) -> None: ...
-
-
-@dataclass(slots=True)
-class _Live:
-    stream: Stream
-    prompt_tokens: int
-    arrived: float
-    first: float | None = None
-    last: float = 0.0
-    generated: int = 0
-    undelivered: int = 0
+Sink = Callable[[int, bool], bool]  # takes (new tokens, finished); False: the client has gone
 
 
-@dataclass(slots=True)
 class StepFile:
-    """The step trace, in the format of the plug-in of the real engine. Without a path it keeps nothing."""
+    """The step trace, in the format of the plug-in of the real engine; kept nowhere without a path."""
 
-    path: str | None
-    rows: int = 0
-    _lines: list[str] = field(default_factory=lambda: [STEP_COLUMNS])
+    def __init__(self) -> None:
+        path = Path(os.environ.get("CAMPAIGN_STEPS_FILE") or os.devnull)
+        self.file = path.open("a", encoding="ascii")
+        self.file.write(f"{HEADER}\n")
+        self._rows = 0
 
     def add(self, step: Step) -> None:
-        self.rows += 1
-        values = (
-            time.monotonic_ns(), step.running, step.waiting, f"{step.kv_usage:.6f}",
-            None if step.generated_tokens is None else step.preempted, step.prompt_tokens,
-            step.generated_tokens, step.unpadded_tokens, step.padded_tokens, step.runtime_mode,
-        )  # fmt: skip
-        self._lines.append(",".join("" if value is None else str(value) for value in values))
-
-    def flush(self) -> None:
-        lines, self._lines = self._lines, []
-        if self.path and lines:
-            with open(self.path, "a", encoding="ascii") as file:  # noqa: PTH123
-                file.write("\n".join(lines) + "\n")
+        self._rows += 1
+        values = {name: getattr(step, name) for name in COLUMNS[1:]} | {"kv_usage": f"{step.kv_usage:.6f}"}
+        if step.generated_tokens is None:
+            values["preempted"] = None
+        row = (time.monotonic_ns(), *values.values())
+        self.file.write(",".join(["" if value is None else str(value) for value in row]) + "\n")
 
     def close(self) -> None:
-        self._lines.append(f"#end rows={self.rows} dropped=0 errors=0")
-        self.flush()
+        with self.file:
+            self.file.write(f"#end rows={self._rows} dropped=0 errors=0\n")
 
 
 class Engine:
-    def __init__(self, settings: ServeSettings, speed: float, steps: StepFile, log: EngineLog) -> None:
-        self.settings, self.speed, self.steps, self.log = settings, speed, steps, log
-        self.metrics = MetricValues()
-        self.finished = 0
-        self.dead = False
-        self.on_finished: Callable[[int], None] | None = None
-        self._scheduler = Scheduler(settings.scheduler)
-        self._live: dict[str, _Live] = {}
-        self._touched: dict[str, _Live] = {}
-        self._ended: set[str] = set()
-        self._work = asyncio.Event()
-        self._tables: Counter[tuple[int, int, str]] = Counter()
-        self._logged = (0.0, 0.0)
+    """One engine. `values`: its metrics by name; `finished`: requests by the reason of their end."""
 
-    def add(self, request_id: str, prompt_tokens: int, output_tokens: int, stream: Stream) -> None:
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings, self.log, self.steps = settings, EngineLog(settings), StepFile()
+        self.values, self.finished = dict.fromkeys(VALUES, 0.0), Counter[str]()
+        self.dead = False
+        self._scheduler = Scheduler(settings.scheduler)
+        self._sinks: dict[str, Sink] = {}
+        self._undelivered, self._ended = Counter[str](), set[str]()
+        self._work = asyncio.Event()
+        self._padding = Counter[tuple[int, int, str]]()  # steps of the log's interval
+
+    def add(self, request_id: str, prompt_tokens: int, output_tokens: int, sink: Sink) -> None:
         """Queue a request. Raises SchedulingError if it can never run."""
         self._scheduler.add(request_id, prompt_tokens, output_tokens)
-        self._live[request_id] = _Live(stream, prompt_tokens, time.monotonic())
+        self._sinks[request_id] = sink
         self._work.set()
 
-    def abort(self, request_id: str) -> None:
-        if self._live.pop(request_id, None):
-            self._touched.pop(request_id, None)
-            self._scheduler.abort(request_id)
-            self.metrics.finished["abort"] += 1
-            self._work.set()
+    def metrics_text(self) -> bytes:
+        """/metrics under the engine's names and labels."""
+        args, blocks = self.settings.args, self.settings.scheduler.num_gpu_blocks
+        labels = f'engine="0",model_name="{args["served_model_name"]}"'
+        lines = [f"vllm:{name}{{{labels}}} {float(value)}" for name, value in self.values.items()]
+        for reason in FINISHED:
+            ended = f'{labels},finished_reason="{reason}"'
+            lines.append(f"vllm:request_success_total{{{ended}}} {float(self.finished[reason])}")
+        config = "".join(f'{name}="{args[name]}",' for name in CACHE_CONFIG)
+        lines += [f'vllm:cache_config_info{{{config}num_gpu_blocks="{blocks}"}} 1.0', ""]
+        return "\n".join(lines).encode()
 
     async def run(self) -> None:
-        """Steps until cancelled. The model's clock may fall behind on a busy host; it then drops the lost
-        time."""
-        at = time.monotonic()
-        late = 0
+        """Steps until cancelled. On a busy host the clock may fall behind; then tokens go out in bunches."""
+        at, late = time.monotonic(), 0
         while not self.dead:
             step = self._scheduler.step()
             if step is None:
@@ -109,105 +93,60 @@ class Engine:
                 await self._work.wait()
                 at = time.monotonic()
                 continue
-            at += self.settings.shape.step_ms(step, self.settings.compiled) / 1000 / self.speed
+            at += self.settings.shape.step_ms(step, self.settings.compiled) / 1000 / self.settings.speed
             delay = at - time.monotonic()
+            late += 1
             if delay > 0.0005:
                 self._deliver()
                 await asyncio.sleep(delay)
-                self._account(step)
-                self._deliver()
-                late = 0
-                continue
+                late = LATE_STEPS
+            elif delay < -LOST_S:
+                at = time.monotonic()
             self._account(step)
-            late += 1
             if step.finished or late >= LATE_STEPS:
                 late = 0
                 self._deliver()
                 await asyncio.sleep(0)
-            if delay < -0.05:
-                at = time.monotonic()
 
     def _account(self, step: Step) -> None:
         self.steps.add(step)
-        now = time.monotonic()
-        m = self.metrics
-        m.gauges.update(
-            num_requests_running=step.running,
-            num_requests_waiting=step.waiting,
-            kv_cache_usage_perc=step.kv_usage,
-        )
+        self.values["num_requests_running"] = step.running
+        self.values["num_requests_waiting"] = step.waiting
+        self.values["kv_cache_usage_perc"] = step.kv_usage
+        self.values["num_preemptions_total"] += step.preempted
+        self.values["prompt_tokens_total"] += step.prompt_tokens or 0
+        self.values["generation_tokens_total"] += step.generated_tokens or 0
         if step.unpadded_tokens:
-            self._tables[step.unpadded_tokens, step.padded_tokens or 0, step.runtime_mode or "NONE"] += 1
-        if not step.emitted:
-            return
-        prompts, generated = step.prompt_tokens or 0, step.generated_tokens or 0
-        m.counters["num_preemptions"] += step.preempted
-        m.counters["prompt_tokens"] += prompts
-        m.counters["generation_tokens"] += generated
-        m.observe("iteration_tokens_total", prompts + generated)
-        for request_id in step.emitted:
-            live = self._live.get(request_id)
-            if live is None:
-                continue
-            if live.first is None:
-                live.first = now
-                m.observe("time_to_first_token_seconds", now - live.arrived)
-            else:
-                m.observe("inter_token_latency_seconds", now - live.last)
-            live.last = now
-            live.generated += 1
-            live.undelivered += 1
-            self._touched[request_id] = live
+            self._padding[step.unpadded_tokens, step.padded_tokens or 0, step.runtime_mode or "NONE"] += 1
+        self._undelivered.update(step.emitted)
         self._ended.update(step.finished)
 
     def _deliver(self) -> None:
-        if not self._touched:
-            return
-        touched, ended = self._touched, self._ended
-        self._touched, self._ended = {}, set()
-        for request_id, live in touched.items():
-            count, live.undelivered = live.undelivered, 0
-            done = request_id in ended
-            if done:
-                self._live.pop(request_id, None)
-                self._finish(live)
-            live.stream.tokens(count, done)
-        if ended and self.on_finished:
-            self.on_finished(self.finished)
-
-    def _finish(self, live: _Live) -> None:
-        self.finished += 1
-        m = self.metrics
-        m.finished["length"] += 1
-        m.observe("e2e_request_latency_seconds", live.last - live.arrived)
-        m.observe("request_prompt_tokens", live.prompt_tokens)
-        m.observe("request_prefill_kv_computed_tokens", live.prompt_tokens)
-        m.observe("request_generation_tokens", live.generated)
-        if live.generated > 1 and live.first is not None:
-            m.observe(
-                "request_time_per_output_token_seconds", (live.last - live.first) / (live.generated - 1)
-            )
+        undelivered, self._undelivered = self._undelivered, Counter()
+        for request_id, count in undelivered.items():
+            finished = request_id in self._ended
+            present = self._sinks[request_id](count, finished)
+            if finished or not present:
+                del self._sinks[request_id]
+                self._scheduler.abort(request_id)
+                self.finished["length" if finished else "abort"] += 1
+        self._ended.clear()
 
     async def flush_and_log(self) -> None:
-        """Write the step trace twice a second and the engine's ten-second lines; idle intervals are not
-        logged."""
-        last = time.monotonic()
+        """Write the step trace twice a second, the ten-second lines on the engine's clock; idle times have none."""
+        last, before = time.monotonic(), [0.0, 0.0]
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
-            self.steps.flush()
-            interval = time.monotonic() - last
-            if interval >= max(LOG_INTERVAL_S / self.speed, FLUSH_INTERVAL_S):
-                last += interval
-                self._log(interval)
-
-    def _log(self, interval_s: float) -> None:
-        totals = (self.metrics.counters["prompt_tokens"], self.metrics.counters["generation_tokens"])
-        prompt, generated = totals[0] - self._logged[0], totals[1] - self._logged[1]
-        self._logged = totals
-        tables, self._tables = self._tables, Counter()
-        if not tables:
-            return
-        self.log.intervals(interval_s, prompt, generated, self.metrics.gauges)
-        if self.settings.args["cudagraph_metrics"]:
-            self.log.graph_table(tables)
-        flush()
+            self.steps.file.flush()
+            seconds = time.monotonic() - last
+            if seconds < LOG_INTERVAL_S / self.settings.speed:
+                continue
+            tokens = [self.values["prompt_tokens_total"], self.values["generation_tokens_total"]]
+            rates = [(new - old) / seconds for new, old in zip(tokens, before, strict=True)]
+            padding, self._padding = self._padding, Counter()
+            last, before = last + seconds, tokens
+            if padding:
+                self.log.say("interval", prompt_rate=rates[0], generation_rate=rates[1], **self.values)
+            for (unpadded, padded, mode), count in padding.most_common():
+                row = {"unpadded": unpadded, "padded": padded, "paddings": padded - unpadded, "mode": mode}
+                self.log.say("padding", count=count, **row)

@@ -13,6 +13,7 @@ from analysis.scheduling import Step
 CARD_GIB = 79.18  # 72.8 GiB at the default --gpu-memory-utilization 0.92
 WORKSPACE_GIB = 2.43  # activations and library memory, besides weights, graphs and KV cache
 GIB = 1 << 30
+MAX_POSITION_EMBEDDINGS = 32768
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +29,15 @@ class Shape:
     capture_s: float  # per captured graph
     compile_cold_s: float
     compile_warm_s: float
-    max_position_embeddings: int = 32768
 
     def step_ms(self, step: Step, compiled: bool) -> float:
         """Duration of an engine step: the larger of the card's time and the host's time to launch kernels."""
         tokens = step.padded_tokens or 0
         if not tokens:
             return 0.05
-        card = max(
-            self.decode_ms + self.decode_ms_per_token * min(tokens, 512), self.prefill_ms_per_token * tokens
-        )
-        launch = {"FULL": 0.0, "PIECEWISE": 0.2, "NONE": 0.5 if compiled else 0.4}[
-            step.runtime_mode or "NONE"
-        ]
-        return max(card, launch * self.layers)
-
-    def kv_gib(self, utilization: float, graphs: int) -> float:
-        """KV cache memory left by weights, workspace and the estimate for `graphs` captured graphs."""
-        return utilization * CARD_GIB - self.weights_gib - WORKSPACE_GIB - graphs * self.graph_estimate_gib
+        decode = self.decode_ms + self.decode_ms_per_token * min(tokens, 512)
+        launch = {"FULL": 0.0, "PIECEWISE": 0.2}.get(step.runtime_mode or "", 0.5 if compiled else 0.4)
+        return max(decode, self.prefill_ms_per_token * tokens, launch * self.layers)
 
 
 SEVEN_B = Shape(14.25, 57_344, 28, 4.6, 0.02, 0.0225, 0.0049, 0.0057, 0.055, 18.0, 4.2)

@@ -3,221 +3,187 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
-import time
 import uuid
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from analysis.scheduling import SchedulingError
-from runner.standin.engine import Engine, StepFile
-from runner.standin.http import ServerConnection
-from runner.standin.log import EngineLog, write
-from runner.standin.settings import ServeSettings, fault, parse_serve, speed, start_error
+from runner.standin.engine import Engine
+from runner.standin.http import read_head
+from runner.standin.settings import ServeSettings, parse_serve
 
 DIE_AFTER_REQUESTS = 5
 SLOW_FIRST_S = 20.0
-MODEL_FIELDS = {"root": "model", "max_model_len": "max_model_len"}
+STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-class _Stream:
-    """A completion on its way to the client: an SSE event a token, or one JSON document at the end."""
+def _json(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
-    def __init__(
-        self, connection: ServerConnection, request: dict[str, Any], settings: ServeSettings
-    ) -> None:
-        self.connection = connection
-        self.request_id = ""
-        self.reason = "length"
-        self.prompt_tokens = 0
-        self._streamed = bool(request.get("stream"))
-        self._usage = bool((request.get("stream_options") or {}).get("include_usage"))
-        self._model, self._print = settings.served_name, f"vllm-0.23.0-{settings.compile_key[:8]}"
-        self._created, self._sent, self._event = int(time.time()), 0, b""
 
-    def _document(self, text: str, reason: str | None, **more: Any) -> dict[str, Any]:
-        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason, "stop_reason": None}
-        head = {"id": self.request_id, "object": "text_completion", "created": self._created}
-        return {**head, "model": self._model, "choices": [choice], **more}
+def _event(document: Any) -> bytes:
+    return b"data: %b\n\n" % _json(document)
 
-    def tokens(self, count: int, finished: bool) -> None:
-        if not self._sent and self._streamed:
-            self.connection.start_stream()
-            self._event = _event(self._document(" w1", None))
+
+def _response(body: Any, status: int = 200, kind: str = "application/json") -> bytes:
+    """A whole response; anything but bytes is sent as JSON."""
+    data = body if isinstance(body, bytes) else _json(body)
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: {kind}"
+    return f"{head}\r\ncontent-length: {len(data)}\r\n\r\n".encode() + data
+
+
+def _refusal(status: int, message: str) -> bytes:
+    return _response({"error": {"message": message, "code": status}}, status)
+
+
+class _Completion:
+    """On its way to the client: an SSE event a token in a chunked body, or one JSON document at the end."""
+
+    def __init__(self, request: dict[str, Any], name: str, model: str) -> None:
+        prompt = request["prompt"]
+        self.prompt_tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
+        self.output_tokens = int(request.get("max_tokens") or 16)
+        self.reason, self.done = "length", asyncio.Event()
+        self._streamed, self._sent = bool(request.get("stream")), 0
+        self._head = {"id": f"cmpl-{name}", "object": "text_completion", "model": model}
+        self._event = _event(self._document(" w1", None))
+
+    def _document(self, text: str, reason: str | None) -> dict[str, Any]:
+        return {**self._head, "choices": [{"index": 0, "text": text, "finish_reason": reason}]}
+
+    def take(self, count: int, finished: bool) -> bytes:
+        """What goes to the client for `count` more tokens."""
+        head = b"" if self._sent else STREAM
         self._sent += count
         total = self.prompt_tokens + self._sent
         usage = {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": self._sent}
-        last = {"system_fingerprint": self._print, "usage": usage}
-        if self._streamed:
-            data = self._event * (count - finished)
-            if finished:
-                data += _event(self._document(" w1", self.reason))
-                if self._usage:
-                    data += _event({**self._document("", None), "choices": [], "usage": usage})
-                data += b"data: [DONE]\n\n"
-            self.connection.chunk(data, last=finished)
-        elif finished:
-            self.connection.respond(self._document(" w1" * self._sent, self.reason, **last))
+        if not self._streamed:
+            document = {**self._document(" w1" * self._sent, self.reason), "usage": usage}
+            return _response(document) if finished else b""
+        data = self._event * (count - finished)
         if finished:
-            self.connection.on_lost = None
-
-
-def _event(document: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n"
+            data += _event(self._document(" w1", self.reason))
+            data += _event({**self._head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n"
+        return b"%b%x\r\n%b\r\n%b" % (head, len(data), data, b"0\r\n\r\n" if finished else b"")
 
 
 class Server:
-    """Routes and faults of the API server."""
+    """Routes and faults of the API server. `leave` ends the process, some time after the engine's death."""
 
-    def __init__(self, engine: Engine, speed: float, fault: str | None) -> None:
-        self.engine, self.settings, self.speed, self.fault = engine, engine.settings, speed, fault
-        self.exit = asyncio.Event()
-        self._completions = 0
-        if fault == "die_mid_bench":
-            engine.on_finished = self._die_after
+    def __init__(self, engine: Engine, leave: Callable[[], None]) -> None:
+        self._engine, self._settings, self._leave = engine, engine.settings, leave
+        self._completions = self._finished = 0
 
-    def handle(
-        self, connection: ServerConnection, method: str, path: str, headers: dict[str, str], body: bytes
-    ) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a client, one request after the other, until it leaves."""
+        with contextlib.suppress(OSError, EOFError):
+            while True:
+                first, headers = await read_head(reader)
+                body = await reader.readexactly(int(headers.get("content-length") or 0))
+                if first.startswith("POST /v1/completions "):
+                    name = headers.get("x-request-id") or uuid.uuid4().hex
+                    writer.write(await self._complete(reader, writer, name, body))
+                else:
+                    writer.write(self._get(first.split(" ")[1]))
+        writer.close()
+
+    def _get(self, path: str) -> bytes:
+        args = self._settings.args
         if path in ("/health", "/ping"):
-            connection.respond(b"", 503 if self.engine.dead else 200)
-        elif path == "/version":
-            connection.respond({"version": "0.23.0"})
-        elif path == "/metrics":
-            text = self.engine.metrics.text(self.settings)
-            connection.respond(text, content_type="text/plain; version=0.0.4; charset=utf-8")
-        elif path == "/v1/models":
-            model = {"id": self.settings.served_name, "object": "model", "owned_by": "vllm"}
-            model |= {name: self.settings.args[key] for name, key in MODEL_FIELDS.items()}
-            connection.respond({"object": "list", "data": [model]})
-        elif path == "/v1/completions" and method == "POST":
-            refusal = self._complete(connection, headers, body)
-            if refusal:
-                _refuse(connection, *refusal)
-        else:
-            connection.respond({"detail": "Not Found"}, 404)
+            return _response(b"", 503 if self._engine.dead else 200)
+        if path == "/version":
+            return _response({"version": "0.23.0"})
+        if path == "/metrics":
+            return _response(self._engine.metrics_text(), kind="text/plain; version=0.0.4")
+        if path == "/v1/models":
+            model = {"id": args["served_model_name"], "object": "model", "root": args["model"]}
+            return _response({"object": "list", "data": [model]})
+        return _refusal(404, "Not Found")
 
-    def _complete(
-        self, connection: ServerConnection, headers: dict[str, str], body: bytes
-    ) -> tuple[str, int] | None:
-        """Hand a completion to the engine; (message, status) if it is refused."""
+    async def _complete(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, body: bytes
+    ) -> bytes:
+        """Serve a completion; returns what is left to send, a refusal or nothing."""
+        served, fault = self._settings.args["served_model_name"], self._settings.fault
         try:
             request = json.loads(body)
-            prompt, output = request["prompt"], int(request.get("max_tokens") or 16)
-            prompt_tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
+            if request.get("model", served) != served:
+                return _refusal(404, f"The model `{request['model']}` does not exist.")
+            completion = _Completion(request, name, served)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            return f"{type(error).__name__}: {error}", 400
-        model = request.get("model", self.settings.served_name)
-        if model != self.settings.served_name:
-            return f"The model `{model}` does not exist.", 404
+            return _refusal(400, f"{type(error).__name__}: {error}")
         self._completions += 1
-        number = self._completions
-        if self.engine.dead or (self.fault == "refuse_requests" and number % 4 == 0):
-            return "EngineCore encountered an issue.", 503
-        stream = _Stream(connection, request, self.settings)
-        stream.request_id = f"cmpl-{headers.get('x-request-id') or uuid.uuid4().hex[:16]}"
-        stream.prompt_tokens = prompt_tokens
-        if self.fault == "short_outputs" and number % 5 == 0 and output > 2:
-            output, stream.reason = output // 3, "stop"
-        engine_id = f"{stream.request_id}-{number}"
+        number, output = self._completions, completion.output_tokens
+        if self._engine.dead or (fault == "refuse_requests" and number % 4 == 0):
+            return _refusal(503, "EngineCore encountered an issue.")
+        if fault == "short_outputs" and number % 5 == 0 and output > 2:
+            output, completion.reason = output // 3, "stop"
+        if fault == "slow_first_request" and number == 1:
+            await asyncio.sleep(SLOW_FIRST_S / self._settings.speed)
 
-        def start() -> tuple[str, int] | None:
-            try:
-                self.engine.add(engine_id, prompt_tokens, output, stream)
-            except SchedulingError as error:
-                return str(error), 400
-            connection.on_lost = lambda: self.engine.abort(engine_id)
-            return None
+        def sink(count: int, finished: bool) -> bool:
+            gone = reader.at_eof() or writer.is_closing()
+            if not gone:
+                writer.write(completion.take(count, finished))
+            if gone or finished:
+                completion.done.set()
+            return not gone
 
-        if self.fault == "slow_first_request" and number == 1:
-            asyncio.get_running_loop().call_later(SLOW_FIRST_S / self.speed, start)
-            return None
-        return start()
-
-    def _die_after(self, finished: int) -> None:
-        if finished < DIE_AFTER_REQUESTS or self.engine.dead:
-            return
-        self.engine.dead = True
-        self.engine.log.say("core-died")
-        asyncio.get_running_loop().call_later(max(5.0 / self.speed, 0.3), self.exit.set)
-
-
-def _refuse(connection: ServerConnection, message: str, status: int) -> None:
-    kinds = {400: "BadRequestError", 404: "NotFoundError", 503: "InternalServerError"}
-    connection.respond(
-        {"error": {"message": message, "type": kinds[status], "param": None, "code": status}}, status
-    )
+        try:
+            self._engine.add(f"{name}-{number}", completion.prompt_tokens, output, sink)
+        except SchedulingError as error:
+            return _refusal(400, str(error))
+        await completion.done.wait()
+        self._finished += 1
+        if fault == "die_mid_bench" and self._finished == DIE_AFTER_REQUESTS:
+            self._engine.dead = True
+            self._engine.log.say("core-died")
+            await asyncio.sleep(max(5.0 / self._settings.speed, 0.3))
+            self._leave()
+        return b""
 
 
-async def _start(log: EngineLog, settings: ServeSettings, factor: float, broken: str | None) -> bool:
-    """Go through the start's phases; False if the engine fails in one."""
-    error = start_error(settings)
-    for phase, seconds in log.start():
-        await asyncio.sleep(seconds / factor)
-        if phase == "load" and broken == "crash_at_load":
-            log.say("out-of-memory")
-            return False
-        if phase == "capture" and broken == "hang_in_capture":
-            await asyncio.Event().wait()
-        if error and (error[0], phase) in (("refused-settings", "core"), ("refused-memory", "kv")):
-            log.say(error[0], error=error[1])
-            return False
-        log.say(phase)
-    return True
+async def _run(settings: ServeSettings) -> None:
+    """The server's life. It ends with the process, without waiting for streams that are cut off."""
+    engine, loop = Engine(settings), asyncio.get_running_loop()
 
+    def leave(status: int = 0, last_words: str = "", **values: str) -> None:
+        if last_words:
+            engine.log.say(last_words, **values)
+        engine.steps.close()
+        os._exit(status)
 
-async def _live(engine: Engine, listener: socket.socket, factor: float, broken: str | None) -> int:
-    """Start, then serve until the engine's death; the exit status."""
-    settings = engine.settings
-    if not await _start(engine.log, settings, factor, broken):
-        return 1
-    loop = asyncio.get_running_loop()
-    server = Server(engine, factor, broken)
-    async with await loop.create_server(lambda: ServerConnection(server.handle), sock=listener):
-        engine.log.say("listening")
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(engine.run()), tasks.create_task(engine.flush_and_log())]
-            await server.exit.wait()
-            for task in running:
-                task.cancel()
-    return 0
-
-
-async def _run(settings: ServeSettings, listener: socket.socket) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    factor = speed()
-    engine = Engine(settings, factor, StepFile(os.environ.get("CAMPAIGN_STEPS_FILE")), EngineLog(settings))
-    life = loop.create_task(_live(engine, listener, factor, fault()))
-    stopped = loop.create_task(stop.wait())
-    await asyncio.wait([life, stopped], return_when=asyncio.FIRST_COMPLETED)
-    engine.steps.close()
-    if life.done():
-        return life.result()
-    engine.log.say("stop")
-    return 0
+        loop.add_signal_handler(number, leave, 0, "stop")
+    listener = socket.socket()  # bound from now on, listening only after the start
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.args["host"], settings.args["port"]))
+    except OSError as error:
+        leave(1, "bind-failed", error=str(error))
+    for phase, seconds in engine.log.phases.items():
+        await asyncio.sleep(seconds)
+        if phase == "capture" and settings.fault == "hang_in_capture":
+            await asyncio.Event().wait()
+        if phase == settings.failing_phase:
+            leave(1, f"{phase}-failed")
+        engine.log.say(phase)
+    _listening = await asyncio.start_server(Server(engine, leave).serve, sock=listener)
+    engine.log.say("listening")
+    await asyncio.gather(engine.run(), engine.flush_and_log())  # until stopped; a mistake ends the process
 
 
-def serve(argv: list[str]) -> int:
+def serve(argv: list[str]) -> None:
     """Run the server until SIGTERM (exit 0), an error at start (1) or a fault. A bad flag exits with 2."""
     settings = parse_serve(argv)
-    if fault() == "leave_orphan":
+    if settings.fault == "leave_orphan":
         silent = subprocess.DEVNULL
         subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=silent, stderr=silent)
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        listener.bind((settings.args["host"] or "127.0.0.1", settings.args["port"]))
-    except OSError as error:
-        write("A", "R", "-", f"OSError: [Errno {error.errno}] {os.strerror(error.errno or 0)}")
-        return 1
-    status = asyncio.run(_run(settings, listener))
-    sys.stdout.flush()
-    os._exit(status)  # without waiting for streams that were cut off
+    asyncio.run(_run(settings))

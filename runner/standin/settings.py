@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
+import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from analysis.scheduling import GraphMode, SchedulerConfig, default_capture_sizes
-from runner.standin.hardware import GIB, Shape, shape_of
+from runner.standin.hardware import CARD_GIB, GIB, MAX_POSITION_EMBEDDINGS, WORKSPACE_GIB, Shape, shape_of
 
 FAULTS = (
     "crash_at_load",  # the weights do not fit: exit 1
@@ -23,214 +22,98 @@ FAULTS = (
     "slow_first_request",
     "leave_orphan",  # a process in a session of its own survives the stop
 )
-TEXT_FLAGS = (
-    "tokenizer", "load-format", "generation-config", "attention-backend", "uvicorn-log-level", "revision",
-    "tokenizer-revision", "disable-access-log-for-endpoints", "shutdown-timeout", "tokenizer-mode",
-)  # fmt: skip
-SWITCHES = (
-    "cudagraph-metrics", "disable-uvicorn-access-log", "fail-on-environ-validation", "enforce-eager",
-    "trust-remote-code", "disable-log-stats", "enable-log-requests", "skip-tokenizer-init",
-)  # fmt: skip
-MODES = {"0": "NONE", "1": "STOCK_TORCH_COMPILE", "2": "DYNAMO_TRACE_ONCE", "3": "VLLM_COMPILE"}
+FLAGS = {
+    "host": "0.0.0.0", "port": 8000, "dtype": "bfloat16", "load-format": "auto", "tokenizer": "", "seed": 0,
+    "served-model-name": "", "max-model-len": MAX_POSITION_EMBEDDINGS, "gpu-memory-utilization": 0.92,
+    "enforce-eager": False, "enable-prefix-caching": True, "cudagraph-metrics": False, "async-scheduling": True,
+    "block-size": 16, "num-gpu-blocks-override": 0, "max-num-seqs": 1024, "max-num-batched-tokens": 8192,
+    "max-cudagraph-capture-size": 512,
+    # known to the engine, without effect here
+    "attention-backend": "", "generation-config": "auto", "revision": "", "tokenizer-mode": "auto",
+    "uvicorn-log-level": "info", "disable-uvicorn-access-log": False, "fail-on-environ-validation": False,
+    "disable-log-stats": False, "trust-remote-code": False,
+}  # fmt: skip
 
 
 class VllmParser(argparse.ArgumentParser):
-    """Unknown arguments end the process with the engine's own words and exit status 2."""
+    """Flags by name with their defaults, which give the types; a switch also has a --no- form. Anything else ends the
+    process with the engine's own words and exit status 2."""
+
+    def __init__(self, flags: Mapping[str, Any]) -> None:
+        super().__init__(prog="vllm", allow_abbrev=False)
+        for name, default in flags.items():
+            if isinstance(default, bool):
+                self.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, default=default)
+            else:
+                self.add_argument(f"--{name}", type=type(default), default=default)
 
     def error(self, message: str) -> NoReturn:
-        sys.stderr.write(
-            "usage: vllm [-h] [-v]\n"
-            "            {chat,complete,serve,launch,bench,collect-env,run-batch} ...\n"
-            f"vllm: error: {message}\n"
-        )
+        commands = "{chat,complete,serve,launch,bench,collect-env,run-batch}"
+        sys.stderr.write(f"usage: vllm [-h] [-v]\n            {commands} ...\nvllm: error: {message}\n")
         sys.exit(2)
-
-
-def speed() -> float:
-    """CAMPAIGN_STANDIN_SPEED, a number above 0; 1 if not set."""
-    text = os.environ.get("CAMPAIGN_STANDIN_SPEED") or "1"
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if value <= 0:
-        sys.exit(f"CAMPAIGN_STANDIN_SPEED={text}: give a number above 0, such as 50")
-    return value
-
-
-def fault() -> str | None:
-    """CAMPAIGN_STANDIN_FAULT, one of FAULTS, or None."""
-    name = os.environ.get("CAMPAIGN_STANDIN_FAULT") or None
-    if name is not None and name not in FAULTS:
-        sys.exit(f"CAMPAIGN_STANDIN_FAULT={name}: give one of {', '.join(FAULTS)}")
-    return name
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    args: dict[str, Any]  # as parsed, defaults included
-    given: dict[str, Any]  # given on the command line, by destination name
+    """One server's. `given`: the arguments that are not defaults; `graphs`: how many to capture, by runtime mode."""
+
+    args: dict[str, Any]
+    given: dict[str, Any]
     shape: Shape
     compiled: bool
+    graphs: dict[str, int]
     natural_blocks: int
     kv_gib: float
     scheduler: SchedulerConfig
+    speed: float
+    fault: str | None
 
     @property
-    def graphs(self) -> dict[str, int]:
-        """Graphs to capture, by runtime mode."""
-        mode, sizes = self.scheduler.graph_mode, self.scheduler.capture_sizes
-        counts = {
-            "PIECEWISE": len(sizes) if mode in ("PIECEWISE", "FULL_AND_PIECEWISE") else 0,
-            "FULL": 0 if mode == "PIECEWISE" else sum(size <= self.scheduler.max_num_seqs for size in sizes),
-        }
-        return {name: count for name, count in counts.items() if count}
+    def needed_blocks(self) -> int:
+        """For one request as long as the context."""
+        return self.scheduler.blocks_for(self.scheduler.max_model_len)
 
     @property
-    def served_name(self) -> str:
-        return str((self.args["served_model_name"] or [self.args["model"]])[0])
-
-    @property
-    def compile_key(self) -> str:
-        """What decides the compiled code: the key of the compile cache."""
-        names = ("model", "dtype", "max_model_len", "max_num_batched_tokens")
-        key = [self.compiled, self.scheduler.graph_mode, self.scheduler.capture_sizes]
-        return hashlib.sha256(json.dumps([*key, *(self.args[name] for name in names)]).encode()).hexdigest()
-
-
-def _parser() -> VllmParser:
-    parser = VllmParser(prog="vllm", allow_abbrev=False)
-    add = parser.add_argument
-    add("model")
-    for name in TEXT_FLAGS:
-        add(f"--{name}")
-    for name in SWITCHES:
-        add(f"--{name}", action="store_true")
-    for name in (
-        "enable-prefix-caching",
-        "use-tqdm-on-load",
-        "async-scheduling",
-        "enable-flashinfer-autotune",
-    ):
-        add(f"--{name}", action=argparse.BooleanOptionalAction, default=True)
-    add("--host")
-    add("--dtype", default="bfloat16")
-    add("--served-model-name", nargs="+")
-    add("--port", type=int, default=8000)
-    add("--seed", type=int, default=0)
-    add("--tensor-parallel-size", "-tp", type=int, default=1)
-    add("--block-size", type=int, default=16)
-    add("--max-model-len", type=int, default=None)
-    add("--max-num-seqs", type=int, default=1024)
-    add("--max-num-batched-tokens", type=int, default=8192)
-    add("--num-gpu-blocks-override", type=int, default=None)
-    add("--kv-cache-memory-bytes", type=_bytes)
-    add("--gpu-memory-utilization", type=float, default=0.92)
-    add("--max-cudagraph-capture-size", type=int)
-    add("--cudagraph-capture-sizes", type=int, nargs="+")
-    add("--compilation-config", "-cc", type=json.loads, default={})
-    return parser
-
-
-def _bytes(text: str) -> int:
-    unit = {"k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}.get(text[-1:], 0)
-    return int(float(text[:-1]) * unit) if unit else int(text)
-
-
-def _fold_compilation_flags(argv: list[str]) -> list[str]:
-    """Turn `-cc.key=value` into one --compilation-config document; values are JSON where they parse as
-    such."""
-    rest, folded = [], {}
-    for argument in argv:
-        key, _, value = argument.partition("=")
-        if key.startswith("-cc.") and value:
-            try:
-                folded[key[4:]] = json.loads(value)
-            except json.JSONDecodeError:
-                folded[key[4:]] = value
-        else:
-            rest.append(argument)
-    return [*rest, "--compilation-config", json.dumps(folded)] if folded else rest
+    def failing_phase(self) -> str | None:
+        """The phase of the start in which the engine fails with these settings, or None."""
+        if self.fault == "crash_at_load":
+            return "load"
+        if self.scheduler.max_model_len > MAX_POSITION_EMBEDDINGS:
+            return "core"
+        return "kv" if self.kv_gib <= 0 or self.needed_blocks > self.scheduler.usable_blocks else None
 
 
 def parse_serve(argv: list[str]) -> ServeSettings:
-    """Settings of a `serve` command line. Ends the process with status 2 on an unknown flag or a bad
-    value."""
-    parser = _parser()
-    argv = _fold_compilation_flags(argv)
+    """From a `serve` command line and the environment. Ends the process on a flag (2) or a variable (1) that is bad."""
+    speed, fault = os.environ.get("CAMPAIGN_STANDIN_SPEED") or "1", os.environ.get("CAMPAIGN_STANDIN_FAULT")
+    if not re.fullmatch(r"\d*\.?\d+", speed) or float(speed) == 0:
+        sys.exit(f"CAMPAIGN_STANDIN_SPEED={speed}: give a number above 0, such as 50")
+    if fault and fault not in FAULTS:
+        sys.exit(f"CAMPAIGN_STANDIN_FAULT={fault}: give one of {', '.join(FAULTS)}")
+    parser, modes = VllmParser(FLAGS), get_args(GraphMode)
+    parser.add_argument("model")
+    parser.add_argument("--cudagraph-capture-sizes", type=int, nargs="+")
+    parser.add_argument("-cc.mode", type=str.upper, default="VLLM_COMPILE")
+    parser.add_argument("-cc.cudagraph_mode", type=str.upper, choices=modes, default="FULL_AND_PIECEWISE")
     args = vars(parser.parse_args(argv))
-    named = {word.partition("=")[0] for word in argv}
-    given = {
-        action.dest: args[action.dest]
-        for action in parser._actions
-        if any(option in named for option in action.option_strings)
-    }
+    given = {name: value for name, value in args.items() if value != parser.get_default(name)}
+    for name in ("tokenizer", "served_model_name"):
+        args[name] = args[name] or args["model"]
+    compiled = not args["enforce_eager"] and args["cc.mode"] not in ("NONE", "0")
+    mode, seqs = args["cc.cudagraph_mode"], args["max_num_seqs"]
+    if args["enforce_eager"] or (not compiled and "PIECEWISE" in mode):
+        mode = "NONE"
+    default = default_capture_sizes(seqs, args["max_cudagraph_capture_size"])
+    sizes = () if mode == "NONE" else tuple(sorted(set(args["cudagraph_capture_sizes"] or default)))
+    graphs = {"PIECEWISE": len(sizes) if "PIECEWISE" in mode else 0}
+    graphs["FULL"] = sum(size <= seqs for size in sizes) if mode != "PIECEWISE" else 0
+    graphs = {name: count for name, count in graphs.items() if count}
     shape = shape_of(args["model"])
-    derived = _max_positions(args["model"], shape)
-    if args["max_model_len"] is None:
-        args["max_model_len"] = derived
-    compilation = args["compilation_config"]
-    eager = args["enforce_eager"]
-    mode = str(compilation.get("mode", "NONE" if eager else "VLLM_COMPILE"))
-    mode = "NONE" if eager else MODES.get(mode, mode)
-    compiled = mode != "NONE"
-    graph_mode = str(compilation.get("cudagraph_mode", "FULL_AND_PIECEWISE")).upper()
-    if graph_mode not in get_args(GraphMode):
-        parser.error(f"argument --compilation-config/-cc: invalid cudagraph_mode {graph_mode!r}")
-    if eager or (not compiled and graph_mode in ("PIECEWISE", "FULL_AND_PIECEWISE")):
-        graph_mode = "NONE"
-    sizes = args["cudagraph_capture_sizes"] or compilation.get("cudagraph_capture_sizes")
-    largest = args["max_cudagraph_capture_size"] or compilation.get("max_cudagraph_capture_size") or 512
-    sizes = tuple(sorted(set(sizes))) if sizes else default_capture_sizes(args["max_num_seqs"], largest)
-    if graph_mode == "NONE":
-        sizes = ()
-    graphs = len(sizes) * (2 if graph_mode == "FULL_AND_PIECEWISE" else 1)
-    kv_bytes = args["kv_cache_memory_bytes"]
-    kv_gib = kv_bytes / GIB if kv_bytes else shape.kv_gib(args["gpu_memory_utilization"], graphs)
+    kv_gib = args["gpu_memory_utilization"] * CARD_GIB - shape.weights_gib - WORKSPACE_GIB
+    kv_gib -= sum(graphs.values()) * shape.graph_estimate_gib
     natural = int(kv_gib * GIB // (shape.kv_bytes_per_token * args["block_size"]))
-    blocks = args["num_gpu_blocks_override"] or natural
     scheduler = SchedulerConfig(
-        num_gpu_blocks=max(blocks, 1),
-        block_size=args["block_size"],
-        max_num_batched_tokens=args["max_num_batched_tokens"],
-        max_num_seqs=args["max_num_seqs"],
-        max_model_len=args["max_model_len"],
-        capture_sizes=sizes,
-        graph_mode=graph_mode,  # type: ignore[arg-type]
-        asynchronous=args["async_scheduling"],
-    )
-    return ServeSettings(args, given, shape, compiled, natural, kv_gib, scheduler)
-
-
-def _max_positions(model: str, shape: Shape) -> int:
-    """Context length from MODEL/config.json, or the shape's where there is no such file."""
-    try:
-        return int(json.loads((Path(model) / "config.json").read_text())["max_position_embeddings"])
-    except (OSError, ValueError, KeyError):
-        return shape.max_position_embeddings
-
-
-def start_error(settings: ServeSettings) -> tuple[str, str] | None:
-    """(log section, error text) for settings that the engine refuses at start, or None."""
-    limit, derived = settings.args["max_model_len"], _max_positions(settings.args["model"], settings.shape)
-    if limit > derived:
-        return "refused-settings", (
-            f"User-specified max_model_len ({limit}) is greater than the derived max_model_len "
-            f"(max_position_embeddings={derived} or model_max_length=None in model's config.json)."
-        )
-    if settings.kv_gib <= 0:
-        return "refused-memory", (
-            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
-            "initializing the engine."
-        )
-    scheduler = settings.scheduler
-    needed = scheduler.blocks_for(limit)
-    if needed > scheduler.usable_blocks:
-        block_gib = settings.shape.kv_bytes_per_token * scheduler.block_size / GIB
-        return "refused-memory", (
-            f"To serve at least one request with the model's max seq len ({limit}), "
-            f"({needed * block_gib:.2f} GiB KV cache is needed, which is larger than the available KV cache "
-            f"memory ({scheduler.num_gpu_blocks * block_gib:.2f} GiB). Try increasing "
-            "`gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
-        )
-    return None
+        max(args["num_gpu_blocks_override"] or natural, 1), args["block_size"],
+        args["max_num_batched_tokens"], seqs, args["max_model_len"], sizes, mode, args["async_scheduling"],
+    )  # fmt: skip
+    return ServeSettings(args, given, shape, compiled, graphs, natural, kv_gib, scheduler, float(speed), fault or None)
