@@ -27,7 +27,7 @@ CREATE TABLE attempts (
     estimated_graph_gib DOUBLE, available_kv_gib DOUBLE, kv_tokens BIGINT, max_concurrency DOUBLE,
     capture_s DOUBLE, capture_gib DOUBLE, graph_pool_actual_gib DOUBLE,
     graphs_captured_piecewise INTEGER, graphs_captured_full INTEGER,
-    engine_init_s DOUBLE, engine_init_compile_s DOUBLE, jit_compilations INTEGER, last_line VARCHAR,
+    engine_init_s DOUBLE, engine_init_compile_s DOUBLE, last_line VARCHAR,
     -- scalars of the bench client
     bench_completed INTEGER, bench_failed INTEGER, bench_duration_s DOUBLE,
     bench_input_tokens BIGINT, bench_output_tokens BIGINT, bench_output_tok_s DOUBLE,

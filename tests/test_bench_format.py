@@ -80,8 +80,8 @@ def test_no_requests_at_all_is_read() -> None:
     [
         (b"", "complete JSON"),
         (b"\xff\xfe", "complete JSON"),
-        (b"[]", "object"),
-        (b"3", "object"),
+        (b"[]", "dictionary"),
+        (b"3", "dictionary"),
         (encode() + encode(), "complete JSON"),
         (encode() + b"\n" + encode(), "complete JSON"),
         (encode(itls=None), "itls.*--save-detailed"),

@@ -9,13 +9,30 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.formats.errors import FormatError
 
-_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
-_REQUIRED = ("num_prompts", "completed", "failed", "duration")
-_MAX_ITL_S = 2_000.0  # whole microseconds of one inter-token time stay a 32-bit integer
+_Count = Annotated[int, Field(ge=0, lt=2**31)]
+_Itl = Annotated[float, Field(gt=-2_000, lt=2_000)]  # s; in whole microseconds a 32-bit integer
+
+
+class _File(BaseModel):
+    """What must be in the file."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    num_prompts: _Count
+    completed: _Count
+    failed: _Count
+    duration: float
+    start_times: list[float]
+    ttfts: list[float]
+    itls: list[list[_Itl]]
+    input_lens: list[_Count]
+    output_lens: list[_Count]
+    errors: list[str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,72 +80,32 @@ class BenchResult:
 def parse_bench(data: bytes) -> BenchResult:
     """Read a result file.
 
-    Raises FormatError if the file is truncated, holds several documents (`--append-result`), is not an
-    object, or lacks the per-request lists (`--save-detailed`).
+    Raises FormatError if the file is truncated, holds several documents (`--append-result`), is not an object, or
+    lacks the per-request lists (`--save-detailed`).
     """
     try:
         document = json.loads(data, parse_constant=_not_json)
     except (ValueError, RecursionError) as error:  # truncated, garbage, not UTF-8, several documents
         raise FormatError(f"not one complete JSON document ({error}); run the benchmark again") from None
-    if not isinstance(document, dict):
-        raise FormatError(f"a JSON object was expected, found {type(document).__name__}")
-    for key in _REQUIRED:
-        _number(key, document.get(key))
-    for key, value in document.items():
+    try:
+        file = _File.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else part for part in first["loc"]) or "the document"
+        raise FormatError(f"{place}: {first['msg']}; run `vllm bench serve` with --save-detailed") from None
+    scalars = {key: value for key, value in document.items() if not isinstance(value, list)}
+    for key, value in scalars.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise FormatError(f"{key}: the number is not finite")
-    columns = {key: _list(document, key) for key in _LISTS}
-    sizes = {key: len(column) for key, column in columns.items()}
-    if len(set(sizes.values())) != 1:
-        raise FormatError(f"the per-request lists differ in length: {sizes}")
-    rows = tuple(_row(i, *values) for i, values in enumerate(zip(*columns.values(), strict=True)))
-    scalars = {key: value for key, value in document.items() if not isinstance(value, list)}
-    return BenchResult(scalars, rows)
+    lists = (file.start_times, file.ttfts, file.itls, file.input_lens, file.output_lens, file.errors)
+    if len({len(column) for column in lists}) != 1:
+        raise FormatError(f"the per-request lists differ in length: {[len(column) for column in lists]}")
+    rows = (
+        RequestRow(i, start, ttft, ttft + sum(itls), size, got, tuple(round(itl * 1e6) for itl in itls), error or "")
+        for i, (start, ttft, itls, size, got, error) in enumerate(zip(*lists, strict=True))
+    )
+    return BenchResult(scalars, tuple(rows))
 
 
 def _not_json(text: str) -> None:
     raise ValueError(f"{text} is no JSON number")
-
-
-def _list(document: dict[str, Any], key: str) -> list[Any]:
-    value = document.get(key)
-    if not isinstance(value, list):
-        raise FormatError(f"{key}: no per-request list; run `vllm bench serve` with --save-detailed")
-    return value
-
-
-def _row(
-    request: int, input_len: Any, output_len: Any, ttft: Any, itls: Any, start: Any, error: Any
-) -> RequestRow:
-    if not isinstance(itls, list):
-        raise FormatError(f"itls[{request}]: a list was expected")
-    times = [_number(f"itls[{request}]", itl) for itl in itls]
-    for itl in times:
-        if not abs(itl) < _MAX_ITL_S:
-            raise FormatError(f"itls[{request}]: {itl} s is no inter-token time")
-    ttft_s = _number(f"ttfts[{request}]", ttft)
-    return RequestRow(
-        request=request,
-        start_s=_number(f"start_times[{request}]", start),
-        ttft_s=ttft_s,
-        latency_s=ttft_s + sum(times),
-        input_tokens=_count(f"input_lens[{request}]", input_len),
-        output_tokens=_count(f"output_lens[{request}]", output_len),
-        itl_us=tuple(round(itl * 1e6) for itl in times),
-        error="" if error is None else str(error),
-    )
-
-
-def _number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FormatError(f"{where}: a number was expected, found {str(value)[:60]!r}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise FormatError(f"{where}: the number is too large") from None
-
-
-def _count(where: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise FormatError(f"{where}: a token count was expected, found {str(value)[:60]!r}")
-    return value

@@ -11,8 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from analysis.formats.errors import FormatError
 
-_CACHE_CONFIG = "vllm:cache_config_info"
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -35,19 +33,11 @@ class Metrics:
         found = [s.value for s in self.samples if s.name == name and wanted <= dict(s.labels).items()]
         return sum(found) if found else None
 
-    def label(self, name: str, label: str) -> str | None:
-        """A label of the first sample of this name, for `..._info` metrics; None if absent or `None`."""
-        for sample in self.samples:
-            if sample.name == name:
-                text = dict(sample.labels).get(label)
-                return None if text == "None" else text
-        return None
-
     @property
     def num_gpu_blocks(self) -> int | None:
         """KV blocks in effect, with the reserved null block; exact, unlike the log's rounded token count."""
-        text = self.label(_CACHE_CONFIG, "num_gpu_blocks")
-        return int(text) if text is not None and text.isascii() and text.isdigit() else None
+        texts = [dict(s.labels).get("num_gpu_blocks", "") for s in self.samples if s.name == "vllm:cache_config_info"]
+        return int(texts[0]) if texts and texts[0].isascii() and texts[0].isdigit() else None
 
     def as_rows(self) -> list[tuple[str, str, float]]:
         """(name, labels as `a=x,b=y`, value) in the order written."""

@@ -1,105 +1,185 @@
-"""Facts in the engine's log (stdout and stderr together), as vLLM 0.23.0 and its CPU build write it."""
+"""Facts in the engine's log (stdout and stderr together), as vLLM 0.23.0 and its CPU build write it.
+
+A fact whose line is absent is None (or an empty tuple). `missing_facts` asks for the lines that a log of its kind must
+have, so that a renamed line is an error and never a silent gap.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from analysis.formats.failure import SHUTDOWN, root_causes
-from analysis.formats.server_log_facts import (
-    CompileCache,
-    JitEvent,
-    PaddingRow,
-    ServerLog,
-    missing_facts,
-)
 
-__all__ = ["CompileCache", "JitEvent", "PaddingRow", "ServerLog", "missing_facts", "parse_server_log"]
+CompileCache = Literal["warm", "cold", "partial", "invalid", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingRow:
+    """Steps that ran with these scheduled and padded token counts, summed over all tables of a log."""
+
+    unpadded: int
+    padded: int
+    paddings: int
+    mode: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class JitEvent:
+    """A Triton kernel compiled while serving. `after_ready_s`: log time since the server's start line, whole seconds
+    (both lines are cut to the second); None without that line."""
+
+    kernel: str
+    after_ready_s: int | None
+
+
+@dataclass(frozen=True)
+class ServerLog:
+    """What a log says. Durations in s, memory in GiB, as printed (`capture_s`: whole seconds)."""
+
+    vllm_version: str | None = None
+    architecture: str | None = None
+    max_model_len: int | None = None
+    max_num_batched_tokens: int | None = None
+    enforce_eager: bool | None = None
+    prefix_caching: bool | None = None
+    cudagraph_mode: str | None = None  # name, e.g. FULL_AND_PIECEWISE
+    compile_mode: str | None = None  # name, e.g. VLLM_COMPILE
+    capture_sizes: tuple[int, ...] = ()
+    attention_backend: str | None = None
+    weights_load_s: float | None = None  # absent with dummy weights
+    model_load_s: float | None = None
+    model_load_gib: float | None = None
+    compile_cache: CompileCache | None = None
+    dynamo_s: float | None = None  # with a warm cache: loading time
+    inductor_s: float | None = None  # cold cache only
+    torch_compile_s: float | None = None
+    profiling_s: float | None = None
+    estimated_graph_gib: float | None = None  # may be negative
+    available_kv_gib: float | None = None
+    num_gpu_blocks_natural: int | None = None  # only printed when overridden
+    num_gpu_blocks_override: int | None = None
+    kv_tokens: int | None = None
+    max_concurrency: float | None = None
+    capture_s: int | None = None
+    capture_gib: float | None = None
+    graph_pool_actual_gib: float | None = None
+    graphs_captured_piecewise: int | None = None
+    graphs_captured_full: int | None = None
+    engine_init_s: float | None = None
+    engine_init_compile_s: float | None = None
+    jit_events: tuple[JitEvent, ...] = ()
+    simulated: bool = False  # the stand-in engine says so
+    application_started: bool = False
+    shutdown_requested: bool = False
+    last_line: str = ""
+    error_lines: tuple[str, ...] = ()  # root causes, in order
+    padding_rows: tuple[PaddingRow, ...] = ()
+
+    @property
+    def phase(self) -> str:
+        """How far it came: starting, loading, compiling, profiling, capturing, finishing or serving."""
+        if self.application_started:
+            return "serving"
+        if self.engine_init_s is not None:
+            return "finishing"
+        if self.kv_tokens is not None:
+            return "finishing" if self.enforce_eager or self.cudagraph_mode in (None, "NONE") else "capturing"
+        if self.torch_compile_s is not None or self.estimated_graph_gib is not None:
+            return "profiling"
+        if self.model_load_s is not None:
+            return "profiling" if self.compile_mode in (None, "NONE") else "compiling"
+        return "starting" if self.enforce_eager is None else "loading"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain lists, dicts, strings and numbers, for JSON."""
+        return {name: list(fact) if isinstance(fact, tuple) else fact for name, fact in asdict(self).items()}
+
+
+_ALWAYS = (
+    "vllm_version", "architecture", "max_model_len", "enforce_eager", "cudagraph_mode", "compile_mode",
+    "attention_backend", "kv_tokens", "max_concurrency", "engine_init_s",
+)  # fmt: skip
+_ON_GPU = ("max_num_batched_tokens", "model_load_s", "available_kv_gib")
+_COMPILED = ("dynamo_s", "torch_compile_s", "profiling_s", "compile_cache", "engine_init_compile_s")
+_WITH_GRAPHS = ("estimated_graph_gib", "capture_s", "capture_gib", "graph_pool_actual_gib", "capture_sizes")
+
+
+def missing_facts(log: ServerLog, *, graphs: bool, compiled: bool, gpu: bool) -> tuple[str, ...]:
+    """Facts that the log of a started server must hold and does not, in the order of its lines.
+
+    `graphs`, `compiled`: the arm captures CUDA graphs, uses torch.compile; `gpu`: False for the CPU build, which prints
+    nothing of model loading, KV memory, compile totals and capture.
+    """
+    wanted: tuple[str, ...] = _ALWAYS
+    if gpu:
+        wanted += _ON_GPU + (_COMPILED if compiled else ()) + (_WITH_GRAPHS if graphs else ())
+    missing = [name for name in wanted if getattr(log, name) in (None, ())]
+    return tuple(missing if log.application_started else [*missing, "application_started"])
+
 
 _PREFIX = re.compile(r"^\((?P<proc>[A-Za-z_0-9]+) pid=\d+\) ?")
-_HEAD = re.compile(
-    r"^[A-Z]+ (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[(?P<file>[^\]:]+):\d+\] ?(?P<message>.*)$", re.ASCII
-)
-_NUMBER = r"(-?\d+(?:\.\d+)?)"
-
-
-def _int(text: str) -> int:
-    return int(text.replace(",", ""))
-
-
-def _truth(text: str) -> bool:
-    return text == "True"
-
-
-# (pattern searched in a message, fields of its groups with their converters); a field's first match counts
-_FACTS: tuple[tuple[re.Pattern[str], tuple[tuple[str, Callable[[str], Any]], ...]], ...] = tuple(
-    (re.compile(pattern, re.ASCII), tuple(targets))
-    for pattern, targets in (
-        (r"^Resolved architecture: (\S+)", [("architecture", str)]),
-        (r"^Using max model len (\d{1,12})$", [("max_model_len", int)]),
-        (r"max_num_batched_tokens=(\d{1,12})\.", [("max_num_batched_tokens", int)]),
-        (r"^Using (\w+) attention backend out of", [("attention_backend", str)]),
-        (r"^Using AttentionBackendEnum\.(\w+) backend", [("attention_backend", str)]),
-        (r"^Using \w+ KV cache layout for (\w+) backend", [("attention_backend", str)]),
-        (rf"^Loading weights took {_NUMBER} seconds", [("weights_load_s", float)]),
-        (
-            rf"^Model loading took {_NUMBER} GiB(?: memory)? and {_NUMBER} seconds",
-            [("model_load_gib", float), ("model_load_s", float)],
-        ),
-        (rf"^Dynamo bytecode transform time: {_NUMBER} s", [("dynamo_s", float)]),
-        (
-            rf"^torch\.compile (?:and initial profiling/warmup run together )?took {_NUMBER} s in total",
-            [("torch_compile_s", float)],
-        ),
-        (rf"^Initial profiling/warmup run took {_NUMBER} s", [("profiling_s", float)]),
-        (rf"^Estimated CUDA graph memory: {_NUMBER} GiB", [("estimated_graph_gib", float)]),
-        (rf"^Available KV cache memory: {_NUMBER} GiB", [("available_kv_gib", float)]),
-        (
-            r"^Overriding num_gpu_blocks=(\d{1,12}) with num_gpu_blocks_override=(\d{1,12})",
-            [("num_gpu_blocks_natural", int), ("num_gpu_blocks_override", int)],
-        ),
-        (r"KV cache size: (\d[\d,]{0,20}) tokens", [("kv_tokens", _int)]),
-        (rf"^Maximum concurrency for [\d,]+ tokens per request: {_NUMBER}x", [("max_concurrency", float)]),
-        (
-            rf"^Graph capturing finished in (\d{{1,12}}) secs, took {_NUMBER} GiB",
-            [("capture_s", int), ("capture_gib", float)],
-        ),
-        (rf"^CUDA graph pool memory: {_NUMBER} GiB \(actual\)", [("graph_pool_actual_gib", float)]),
-        (
-            rf"^init engine \(profile, create kv cache, warmup model\) took {_NUMBER} s"
-            rf"(?: \(compilation: {_NUMBER} s\))?",
-            [("engine_init_s", float), ("engine_init_compile_s", float)],
-        ),
+_HEAD = re.compile(r"^[A-Z]+ (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]:]+:\d+\] ?(?P<message>.*)$", re.ASCII)
+# Searched in a message; a group is named by the field it fills, and a field's first match counts.
+_FACTS = tuple(
+    re.compile(pattern.replace("NUMBER", r"-?\d+(?:\.\d+)?").replace("COUNT", r"\d{1,12}"), re.ASCII)
+    for pattern in (
+        r"^Resolved architecture: (?P<architecture>\S+)",
+        r"^Using max model len (?P<max_model_len>COUNT)$",
+        r"max_num_batched_tokens=(?P<max_num_batched_tokens>COUNT)\.",
+        r"^Using (?P<attention_backend>\w+) attention backend out of",
+        r"^Using AttentionBackendEnum\.(?P<attention_backend>\w+) backend",
+        r"^Using \w+ KV cache layout for (?P<attention_backend>\w+) backend",
+        r"^Loading weights took (?P<weights_load_s>NUMBER) seconds",
+        r"^Model loading took (?P<model_load_gib>NUMBER) GiB(?: memory)? and (?P<model_load_s>NUMBER) seconds",
+        r"^Dynamo bytecode transform time: (?P<dynamo_s>NUMBER) s",
+        r"^torch\.compile (?:and initial profiling/warmup run together )?took (?P<torch_compile_s>NUMBER) s in total",
+        r"^Initial profiling/warmup run took (?P<profiling_s>NUMBER) s",
+        r"^Estimated CUDA graph memory: (?P<estimated_graph_gib>NUMBER) GiB",
+        r"^Available KV cache memory: (?P<available_kv_gib>NUMBER) GiB",
+        r"^Overriding num_gpu_blocks=(?P<num_gpu_blocks_natural>COUNT)"
+        r" with num_gpu_blocks_override=(?P<num_gpu_blocks_override>COUNT)",
+        r"KV cache size: (?P<kv_tokens>\d[\d,]{0,20}) tokens",
+        r"^Maximum concurrency for [\d,]+ tokens per request: (?P<max_concurrency>NUMBER)x",
+        r"^Graph capturing finished in (?P<capture_s>COUNT) secs, took (?P<capture_gib>NUMBER) GiB",
+        r"^CUDA graph pool memory: (?P<graph_pool_actual_gib>NUMBER) GiB \(actual\)",
+        r"^init engine \(profile, create kv cache, warmup model\) took (?P<engine_init_s>NUMBER) s"
+        r"(?: \(compilation: (?P<engine_init_compile_s>NUMBER) s\))?",
     )
 )
 _CONFIG = re.compile(r"^Initializing a V1 LLM engine \(v([^)]+)\) with config: ")
-_CONFIG_FACTS: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
-    ("enforce_eager", r"\benforce_eager=(True|False)", _truth),
-    ("prefix_caching", r"\benable_prefix_caching=(True|False)", _truth),
-    ("cudagraph_mode", r"'cudagraph_mode': <CUDAGraphMode\.(\w+):", str),
-    ("compile_mode", r"'mode': <CompilationMode\.(\w+):", str),
+_CONFIG_FACTS = (
+    re.compile(r"\benforce_eager=(?P<enforce_eager>True|False)"),
+    re.compile(r"\benable_prefix_caching=(?P<prefix_caching>True|False)"),
+    re.compile(r"'cudagraph_mode': <CUDAGraphMode\.(?P<cudagraph_mode>\w+):"),
+    re.compile(r"'mode': <CompilationMode\.(?P<compile_mode>\w+):"),
 )
 _SIZES = re.compile(r"'cudagraph_capture_sizes': \[([\d, ]*)\]", re.ASCII)
 _BANNER = re.compile(r"\bversion (\d+\.\d+[^\s,]*)")
-_COMPILED = re.compile(rf"^Compiling a graph for compile range .+ takes {_NUMBER} s", re.ASCII)
+_RANGE_COMPILED = re.compile(r"^Compiling a graph for compile range .+ takes (-?\d+(?:\.\d+)?) s", re.ASCII)
 _JIT = re.compile(r"^Triton kernel JIT compilation during inference: (.+?)\. ")
-_PADDING = re.compile(
-    r"^\|\s*(\d{1,9})\s*\|\s*(\d{1,9})\s*\|\s*(\d{1,9})\s*\|\s*(NONE|PIECEWISE|FULL)\s*\|\s*(\d{1,9})\s*\|$",
-    re.ASCII,
+_PADDING = re.compile(r"^\|" + r"\s*(\d{1,9})\s*\|" * 3 + r"\s*(NONE|PIECEWISE|FULL)\s*\|\s*(\d{1,9})\s*\|$", re.ASCII)
+_CAPTURE_BAR = re.compile(r"^Capturing CUDA graphs \(.*?(PIECEWISE|FULL)\):.*\| (\d{1,6})/(\d{1,6}) \[", re.ASCII)
+# starts of messages that tell the state of the compile cache; the first kind in this order that was seen counts
+_CACHE_MARKS: tuple[tuple[str, CompileCache], ...] = (
+    ("Compiling model again due to a load failure", "invalid"),
+    ("Compiling a graph for compile range", "cold"),
+    ("saved AOT compiled function to", "cold"),
+    ("Directly load AOT compilation from path", "warm"),
+    ("Directly load the compiled graph(s)", "partial"),
 )
-_CAPTURE_BAR = re.compile(
-    r"^Capturing CUDA graphs \(.*?(PIECEWISE|FULL)\):.*\| (\d{1,6})/(\d{1,6}) \[", re.ASCII
-)
-_CACHE_MARKS = {
-    "Directly load AOT compilation from path": "aot",
-    "Compiling a graph for compile range": "compiled",
-    "saved AOT compiled function to": "compiled",
-    "Directly load the compiled graph(s)": "loaded",
-    "Compiling model again due to a load failure": "failed",
+_CONVERT: dict[str, Callable[[str], Any]] = {
+    "str | None": str,
+    "int | None": lambda text: int(text.replace(",", "")),
+    "float | None": float,
+    "bool | None": lambda text: text == "True",
 }
+_TYPES = {field.name: str(field.type) for field in fields(ServerLog)}
 
 
 def parse_server_log(text: str) -> ServerLog:
@@ -109,12 +189,11 @@ def parse_server_log(text: str) -> ServerLog:
     marks: set[str] = set()
     jit: list[tuple[str, datetime | None]] = []
     ready: datetime | None = None
-    last_line = ""
     for raw in text.splitlines():
         line = _PREFIX.sub("", raw).rstrip()
         if not line.strip():
             continue
-        last_line = line
+        facts["last_line"] = line[:500]
         head = _HEAD.match(line)
         message = head["message"] if head else line
         if row := _PADDING.match(message):
@@ -123,37 +202,40 @@ def parse_server_log(text: str) -> ServerLog:
         elif head is None:
             _unheaded(message, facts)
         elif config := _CONFIG.match(message):
-            _config(message, config[1], facts)
+            facts["vllm_version"] = config[1]  # of the engine process: goes before the banner's
+            _fill(facts, message, _CONFIG_FACTS)
+            if sizes := _SIZES.search(message):
+                facts["capture_sizes"] = tuple(int(s) for s in re.findall(r"\d{1,9}", sizes[1]))
         elif kernel := _JIT.match(message):
             jit.append((kernel[1], _time(head["time"])))
+        elif message.startswith("Starting vLLM server on"):
+            ready = ready or _time(head["time"])
         else:
-            if message.startswith("Starting vLLM server on"):
-                ready = ready or _time(head["time"])
             _message(message, facts, marks)
-    facts["inductor_s"] = round(facts["inductor_s"], 6) if "inductor_s" in facts else None
-    facts["compile_cache"] = _compile_cache(marks, facts.get("compile_mode"), facts)
+    cache = next((state for mark, state in _CACHE_MARKS if mark in marks), None)
+    if cache is None and facts.get("compile_mode") == "NONE" and "engine_init_s" in facts:
+        cache = "none"
     return ServerLog(
         **facts,
-        jit_compilations=len(jit),
+        compile_cache=cache,
         jit_events=tuple(JitEvent(kernel, _seconds(ready, when)) for kernel, when in jit),
-        last_line=last_line[:500],
         error_lines=root_causes(text),
         padding_rows=tuple(PaddingRow(*key, count) for key, count in sorted(padding.items())),
     )
 
 
+def _fill(facts: dict[str, Any], message: str, patterns: tuple[re.Pattern[str], ...]) -> None:
+    for found in filter(None, (pattern.search(message) for pattern in patterns)):
+        for name, value in found.groupdict().items():
+            if value is not None:
+                facts.setdefault(name, _CONVERT[_TYPES[name]](value))
+
+
 def _message(message: str, facts: dict[str, Any], marks: set[str]) -> None:
-    for pattern, targets in _FACTS:
-        if found := pattern.search(message):
-            for (name, convert), value in zip(targets, found.groups(), strict=True):
-                if value is not None:
-                    facts.setdefault(name, convert(value))
-            return
-    if found := _COMPILED.match(message):
-        facts["inductor_s"] = facts.get("inductor_s", 0.0) + float(found[1])
-    for start, mark in _CACHE_MARKS.items():
-        if message.startswith(start):
-            marks.add(mark)
+    _fill(facts, message, _FACTS)
+    marks.update(mark for mark, _ in _CACHE_MARKS if message.startswith(mark))
+    if found := _RANGE_COMPILED.match(message):
+        facts["inductor_s"] = round(facts.get("inductor_s", 0.0) + float(found[1]), 6)
     if "vllm_version" not in facts and (found := _BANNER.search(message)):
         facts["vllm_version"] = found[1]
     if message.startswith("SIMULATED: "):
@@ -168,27 +250,6 @@ def _unheaded(message: str, facts: dict[str, Any]) -> None:
         facts["application_started"] = True
     elif (bar := _CAPTURE_BAR.match(message)) and bar[2] == bar[3]:
         facts[f"graphs_captured_{bar[1].lower()}"] = int(bar[2])
-
-
-def _config(message: str, version: str, facts: dict[str, Any]) -> None:
-    facts["vllm_version"] = version  # of the engine process: goes before the banner's
-    for name, pattern, convert in _CONFIG_FACTS:
-        if found := re.search(pattern, message):
-            facts[name] = convert(found[1])
-    if sizes := _SIZES.search(message):
-        facts["capture_sizes"] = tuple(int(s) for s in re.findall(r"\d{1,9}", sizes[1]))
-
-
-def _compile_cache(marks: set[str], mode: str | None, facts: dict[str, Any]) -> CompileCache | None:
-    if "failed" in marks:
-        return "invalid"
-    if "compiled" in marks:
-        return "cold"
-    if "aot" in marks:
-        return "warm"
-    if "loaded" in marks:
-        return "partial"
-    return "none" if mode == "NONE" and facts.get("engine_init_s") is not None else None
 
 
 def _time(text: str) -> datetime | None:

@@ -7,29 +7,26 @@ Header and columns as COLUMNS; an empty field was not reported in that step. A c
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from analysis.formats.errors import FormatError
 
 COLUMNS = (
-    "t_ns",
-    "running",
-    "waiting",
-    "kv_usage",
-    "preempted",
-    "prompt_tokens",
-    "generated_tokens",
-    "unpadded_tokens",
-    "padded_tokens",
-    "runtime_mode",
-)
+    "t_ns", "running", "waiting", "kv_usage", "preempted", "prompt_tokens", "generated_tokens",
+    "unpadded_tokens", "padded_tokens", "runtime_mode",
+)  # fmt: skip
 HEADER = ",".join(COLUMNS)
-RUNTIME_MODES = ("NONE", "PIECEWISE", "FULL")
 _END = re.compile(r"#end rows=([0-9]{1,18}) dropped=([0-9]{1,18}) errors=([0-9]{1,18})")
-_COUNT = re.compile(r"[0-9]{1,9}")  # a 32-bit integer
-_TIME = re.compile(r"[0-9]{1,18}")
-_USAGE = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+# pattern and type of a field; any other is a 32-bit count or empty
+_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "t_ns": ("[0-9]{1,18}", int),
+    "kv_usage": (r"(?:[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)?", float),
+    "runtime_mode": ("NONE|PIECEWISE|FULL|", str),
+}
+_COUNT = ("[0-9]{0,9}", int)
+_ROW = re.compile(",".join(f"(?P<{name}>{_FIELDS.get(name, _COUNT)[0]})" for name in COLUMNS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +81,14 @@ class WaitingSpan:
 
 
 def parse_steps(text: str) -> StepTrace:
-    """Read a trace. One that was cut off anywhere gives its whole rows with `complete=False`; a malformed row
-    or header raises FormatError."""
+    """Read a trace. One that was cut off anywhere gives its whole rows with `complete=False`; a malformed row or header
+    raises FormatError."""
     lines = text.split("\n")
     tail = lines.pop()  # empty when the text ends with a line end
-    if not lines:
-        if HEADER.startswith(tail):
-            return StepTrace((), False, None, None)
-        raise FormatError(f"step trace: the header `{HEADER}` was expected, found {tail[:80]!r}")
-    if lines[0] != HEADER:
-        raise FormatError(f"step trace: the header `{HEADER}` was expected, found {lines[0][:80]!r}")
+    if not lines and HEADER.startswith(tail):
+        return StepTrace((), False, None, None)
+    if not lines or lines[0] != HEADER:
+        raise FormatError(f"step trace: the header `{HEADER}` was expected, found {text[:80]!r}")
     end = _END.fullmatch(lines[-1]) if tail == "" else None
     body = lines[1:-1] if end else lines[1:]
     rows = tuple(_row(step, line) for step, line in enumerate(body))
@@ -104,29 +99,13 @@ def parse_steps(text: str) -> StepTrace:
 
 
 def _row(step: int, line: str) -> StepRow:
-    fields = line.split(",")
-    if len(fields) != len(COLUMNS):
-        raise FormatError(f"step {step}: {len(COLUMNS)} fields were expected, found {line[:80]!r}")
-    where = f"step {step}"
-    if not _TIME.fullmatch(fields[0]):
-        raise FormatError(f"{where}: t_ns {fields[0][:40]!r} is no time in ns")
-    usage = fields[3]
-    if usage and not (_USAGE.fullmatch(usage) and 0 <= float(usage) <= 1.001):
-        raise FormatError(f"{where}: kv_usage {usage[:40]!r} is no share between 0 and 1")
-    mode = fields[9]
-    if mode and mode not in RUNTIME_MODES:
-        raise FormatError(f"{where}: runtime_mode {mode[:40]!r} is none of {', '.join(RUNTIME_MODES)}")
-    counts = {name: _count(where, name, fields[COLUMNS.index(name)]) for name in COLUMNS[1:3] + COLUMNS[4:9]}
-    kv_usage = float(usage) if usage else None
-    return StepRow(step=step, t_ns=int(fields[0]), kv_usage=kv_usage, runtime_mode=mode or None, **counts)
-
-
-def _count(where: str, name: str, field: str) -> int | None:
-    if not field:
-        return None
-    if not _COUNT.fullmatch(field):
-        raise FormatError(f"{where}: {name} {field[:40]!r} is no count")
-    return int(field)
+    found = _ROW.fullmatch(line)
+    if found is None or float(found["kv_usage"] or 0) > 1.001:
+        raise FormatError(f"step {step}: {line[:80]!r} is no row of `{HEADER}`")
+    values: dict[str, Any] = {
+        name: _FIELDS.get(name, _COUNT)[1](text) if text else None for name, text in found.groupdict().items()
+    }
+    return StepRow(step, **values)
 
 
 def waiting_span(rows: Sequence[StepRow]) -> WaitingSpan | None:
