@@ -154,10 +154,11 @@ def jit_in_window(e: Evidence) -> str | None:
         return None
     begin_s = (t.window_begin_ns - t.healthy_ns) / 1e9
     end_s = ((t.window_end_ns or t.window_begin_ns) - t.healthy_ns) / 1e9
-    late = [j for j in e.log.jit_events if j.after_ready_s is not None and begin_s <= j.after_ready_s <= end_s + 1]
+    times = [(j.after_ready_s, j.kernel) for j in e.log.jit_events if j.after_ready_s is not None]
+    late = [(s, kernel) for s, kernel in times if begin_s + 1 <= s <= end_s + 1]  # log times may be 1 s too late
     if not late:
         return None
-    return f"{len(late)} compilations, first {late[0].kernel} about {late[0].after_ready_s} s after the start"
+    return f"{len(late)} compilations, first {late[0][1]} about {late[0][0]} s after the start"
 
 
 @warning(

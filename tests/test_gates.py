@@ -12,7 +12,7 @@ import pytest
 from analysis.formats.bench import BenchResult, parse_bench
 from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
-from analysis.formats.server_log import parse_server_log
+from analysis.formats.server_log import JitEvent, parse_server_log
 from analysis.formats.steps import parse_steps
 from analysis.gates import GATES, Evidence, judge
 from tests import recorded
@@ -163,12 +163,10 @@ def version(e: Evidence, text: str | None) -> Evidence:
     return changed(e, engine=EngineIdentity(kind="vllm", version=text, simulated=False))
 
 
-def window(e: Evidence, begin_s: float) -> Evidence:
-    """Healthy at 50 s; the recorded compilation came less than 1 s later."""
-    t = Timeline(
-        run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=int(begin_s * NS), window_end_ns=175 * NS
-    )
-    return changed(e, timeline=t)
+def window(e: Evidence, begin_s: float, compiled_s: int) -> Evidence:
+    """Healthy at 50 s; a kernel compiled `compiled_s` later, as the log's whole seconds tell it."""
+    t = Timeline(run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=int(begin_s * NS), window_end_ns=175 * NS)
+    return changed(log(e, jit_events=(JitEvent("k", compiled_s),)), timeline=t)
 
 
 Break = Callable[[Evidence], Evidence]
@@ -269,7 +267,7 @@ BROKEN: dict[str, list[Break]] = {
             log(e, num_gpu_blocks_override=2104), serve_argv=("vllm", "--num-gpu-blocks-override=2104")
         ),
     ],
-    "jit_in_window": [lambda e: window(e, 50.0)],
+    "jit_in_window": [lambda e: window(e, 50.8, 2), lambda e: window(e, 52.0, 100)],
     "engine_errors": [lambda e: log(e, error_lines=("ValueError: x",))],
 }
 
@@ -335,7 +333,8 @@ def test_varied_lengths_within_the_ratio_are_fine() -> None:
 
 
 def test_compilation_before_the_window_is_fine() -> None:
-    assert "jit_in_window" not in codes(window(gpu_run(), 52.0))
+    assert "jit_in_window" not in codes(window(gpu_run(), 52.0, 1))
+    assert "jit_in_window" not in codes(window(gpu_run(), 50.8, 1))  # at the probe, 0.1 s after the start
 
 
 def test_local_build_suffix_of_a_version_is_fine() -> None:
