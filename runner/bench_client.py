@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runner.processes import Process
 
-READY = re.compile(rb"^campaign: ready(?: (\d+))?\r?$", re.MULTILINE)
+READY = re.compile(rb"^campaign: ready(?: (\d+))?$", re.MULTILINE)
 
 
 class BenchClient(Process):

@@ -7,17 +7,18 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from analysis.errors import LoadError
+from runner.config import Config, load_config
 from runner.errors import CampaignError, PreflightError
+from runner.plan import Plan, build_plan, parse_shard
+from runner.plan_view import plan_disk_bytes, render_plan
 
-if TYPE_CHECKING:
-    from runner.config import Config
-    from runner.plan import Plan
-
+MIB = 2**20
+PATH = click.Path(path_type=Path)
 EXIT_CODES = """\b
 Exit status:
   0    every block of the plan is complete
@@ -29,97 +30,65 @@ Exit status:
 """
 
 
-def typed_errors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Print a CampaignError or LoadError as `error:` and `next:` lines and exit with its code."""
+class Commands(click.Group):
+    """Prints an error of this project as `error:` and `next:` lines and exits with status 2."""
 
-    @wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def invoke(self, context: click.Context) -> Any:
         try:
-            return function(*args, **kwargs)
+            return super().invoke(context)
         except (CampaignError, LoadError) as error:
             click.echo(f"error: {error.message}", err=True)
             if error.hint:
                 click.echo(f"next: {error.hint}", err=True)
-            sys.exit(error.exit_code)
-
-    return wrapper
+            sys.exit(2)
 
 
-def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--config",
-        "config_path",
-        type=click.Path(path_type=Path),
-        default=Path("campaign.toml"),
+def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say what to run; the command gets the configuration and the plan they lead to."""
+
+    @click.option(
+        "--config", "config_path", type=PATH, default="campaign.toml", show_default=True, help="What to measure."
+    )
+    @click.option(
+        "--suite",
+        default="published",
         show_default=True,
-        help="What to measure.",
-    )(function)
+        metavar="NAME[,NAME…]",
+        help="Suites to run, in common blocks.",
+    )
+    @click.option("--blocks", metavar="GLOB", help="Only blocks (model.profile.rN) that match, e.g. '32b.sustained.*'.")
+    @click.option("--shard", metavar="K/N", help="Only every N-th block, from the K-th (1-based).")
+    @wraps(function)
+    def command(config_path: Path, suite: str, blocks: str | None, shard: str | None, **others: Any) -> Any:
+        config = load_config(config_path)
+        suites = [name.strip() for name in suite.split(",") if name.strip()]
+        return function(config, build_plan(config, suites, blocks, parse_shard(shard) if shard else None), **others)
+
+    return command
 
 
-def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--shard", metavar="K/N", help="Only every N-th block, from the K-th (1-based)."),
-        click.option(
-            "--blocks",
-            "blocks_glob",
-            metavar="GLOB",
-            help="Only blocks (model.profile.rN) that match, e.g. '32b.sustained.*'.",
-        ),
-        click.option(
-            "--suite",
-            "suites",
-            default="published",
-            show_default=True,
-            metavar="NAME[,NAME…]",
-            help="Suites to run, in common blocks.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def results_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--results",
-        "results",
-        type=click.Path(path_type=Path),
-        help="Results folder.  [default: results/<campaign name>]",
-    )(function)
-
-
-def _plan(config: Config, suites: str, blocks_glob: str | None, shard: str | None) -> Plan:
-    from runner.plan import build_plan, parse_shard
-
-    names = [name.strip() for name in suites.split(",") if name.strip()]
-    return build_plan(config, names, blocks_glob, parse_shard(shard) if shard else None)
+results_option = click.option("--results", type=PATH, help="Results folder.  [default: results/<campaign name>]")
 
 
 def _results_folder(config: Config, results: Path | None) -> Path:
     return results or Path("results") / config.campaign.name
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="eager-cost", prog_name="campaign")
 def main() -> None:
     """Measure what enforce_eager costs and buys in vLLM, and report it."""
 
 
 @main.command()
-@config_option
-@selection_options
-@typed_errors
-def plan(config_path: Path, suites: str, blocks_glob: str | None, shard: str | None) -> None:
+@plan_options
+def plan(config: Config, plan: Plan) -> None:
     """Print the runs in order with an estimate of time and disk. Changes nothing."""
-    from runner.config import load_config
-    from runner.plan_view import render_plan
-
-    config = load_config(config_path)
-    click.echo(render_plan(_plan(config, suites, blocks_glob, shard), config))
+    click.echo(render_plan(plan, config))
 
 
 @main.command(epilog=EXIT_CODES)
-@config_option
-@selection_options
+@plan_options
 @results_option
 @click.option(
     "--engine-python", default="python3", show_default=True, metavar="PATH", help="Python of the engine's environment."
@@ -127,47 +96,31 @@ def plan(config_path: Path, suites: str, blocks_glob: str | None, shard: str | N
 @click.option(
     "--engine-path", multiple=True, metavar="DIR", help="Put before the engine's PYTHONPATH; may be repeated."
 )
-@click.option(
-    "--models",
-    type=click.Path(path_type=Path),
-    default=Path("models"),
-    show_default=True,
-    help="Folder of the model folders.",
-)
-@click.option(
-    "--cache",
-    type=click.Path(path_type=Path),
-    default=Path(".cache"),
-    show_default=True,
-    help="Folder of the engine's compile caches.",
-)
-@click.option("--gpu", "gpu_selector", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
+@click.option("--models", type=PATH, default="models", show_default=True, help="Folder of the model folders.")
+@click.option("--cache", type=PATH, default=".cache", show_default=True, help="Folder of the engine's compile caches.")
+@click.option("--gpu", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
 @click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
 @click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
 @click.option(
     "--primes-only", is_flag=True, help="Only the first starts that the plan needs: fills the compile caches."
 )
 @click.option("--time-budget", metavar="DURATION", help="Start no block or prime that cannot finish in it, e.g. 27m.")
-@typed_errors
 def run(
-    config_path: Path,
-    suites: str,
-    blocks_glob: str | None,
-    shard: str | None,
+    config: Config,
+    plan: Plan,
     results: Path | None,
     engine_python: str,
     engine_path: tuple[str, ...],
     models: Path,
     cache: Path,
-    gpu_selector: str | None,
+    gpu: str | None,
     no_gpu: bool,
     cpus: str | None,
     primes_only: bool,
     time_budget: str | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
-    from runner.campaign import Campaign, run_campaign
-    from runner.config import load_config
+    from runner.campaign import Campaign
     from runner.display import make_display
     from runner.launcher import EngineHost
     from runner.nvml import open_gpu
@@ -175,75 +128,63 @@ def run(
     from runner.store import Store
     from runner.units import parse_cpus, parse_duration_s
 
-    config = load_config(config_path)
-    the_plan = _plan(config, suites, blocks_glob, shard)
+    simulated = config.engine.kind == "stand-in"
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host = EngineHost(
-        python=engine_python,
-        path=engine_path,
-        models=models.resolve(),
-        cache=cache.resolve(),
-        kind=config.engine.kind,
-        cpus=parse_cpus(cpus) if cpus else None,
+        engine_python,
+        engine_path,
+        models.resolve(),
+        cache.resolve(),
+        config.engine.kind,
+        parse_cpus(cpus) if cpus else None,
     )
-    host.check(config, {block.model for block in the_plan.blocks})
-    gpu = None if no_gpu or config.engine.kind == "stand-in" else open_gpu(gpu_selector)
-    root = _results_folder(config, results)
-    if config.engine.kind == "stand-in":
+    host.check(config, {block.model for block in plan.blocks})
+    device = None if no_gpu or simulated else open_gpu(gpu)
+    if simulated:
         click.echo(
             "SIMULATED: the engine is the bundled stand-in, a scheduling model; its figures say nothing about any GPU.",
             err=True,
         )
+    root = _results_folder(config, results)
     with Store.open(root, config) as store:
-        _check_disk(root, the_plan)
-        campaign = Campaign(
+        needed_mib, free_mib = 64 + 2 * plan_disk_bytes(plan, config) / MIB, shutil.disk_usage(root).free / MIB
+        if free_mib < needed_mib:
+            raise PreflightError(
+                f"{root}: {free_mib:.0f} MiB free, the plan needs about {needed_mib:.0f} MiB",
+                "free space, or choose another --results",
+            )
+        summary = Campaign(
             config,
-            the_plan,
+            plan,
             store,
             host,
-            gpu,
+            device,
             make_display(sys.stderr),
-            lambda: collect_provenance(config, host, gpu),
+            lambda: collect_provenance(config, host, device),
             time_budget_s=budget_s,
             primes_only=primes_only,
-        )
-        summary = run_campaign(campaign)
-    click.echo(
-        f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left: {summary.message}"
-    )
+        ).run()
+    counts = f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left"
+    click.echo(f"{counts}: {summary.message}")
     sys.exit(summary.exit_code)
 
 
-def _check_disk(root: Path, the_plan: Plan) -> None:
-    from runner.plan_view import DISK_MIB_PER_RUN
-
-    needed = (sum(len(b.arms) for b in the_plan.blocks) + len(the_plan.primes)) * DISK_MIB_PER_RUN + 64
-    free = shutil.disk_usage(root).free / 2**20
-    if free < needed:
-        raise PreflightError(
-            f"{root}: {free:.0f} MiB free, the plan needs about {needed:.0f} MiB",
-            "free space, or choose another --results",
-        )
-
-
 @main.command()
-@config_option
-@selection_options
+@plan_options
 @results_option
-@typed_errors
-def status(config_path: Path, suites: str, blocks_glob: str | None, shard: str | None, results: Path | None) -> None:
+def status(config: Config, plan: Plan, results: Path | None) -> None:
     """Show which blocks are done, begun and left. Changes nothing."""
-    from runner.config import load_config
     from runner.status import render_status
 
-    config = load_config(config_path)
-    click.echo(render_status(_results_folder(config, results), _plan(config, suites, blocks_glob, shard)))
+    click.echo(render_status(_results_folder(config, results), plan))
+
+
+database_option = click.option("--database", type=PATH, default="results.duckdb", show_default=True)
 
 
 @main.command()
-@click.argument("results", type=click.Path(path_type=Path))
-@click.option("--database", type=click.Path(path_type=Path), default=Path("results.duckdb"), show_default=True)
-@typed_errors
+@click.argument("results", type=PATH)
+@database_option
 def load(results: Path, database: Path) -> None:
     """Load a results folder into a DuckDB database (replaces its content)."""
     from analysis.load import load as load_results
@@ -252,15 +193,8 @@ def load(results: Path, database: Path) -> None:
 
 
 @main.command()
-@click.option("--database", type=click.Path(path_type=Path), default=Path("results.duckdb"), show_default=True)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("out"),
-    show_default=True,
-    help="Folder for report.html, report.md and csv/.",
-)
-@typed_errors
+@database_option
+@click.option("--out", type=PATH, default="out", show_default=True, help="Folder for report.html, report.md and csv/.")
 def report(database: Path, out: Path) -> None:
     """Render the report from a database. Needs no network and no GPU."""
     from report.render import render

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from runner.config_model import CampaignFile, EngineSection, ProfileSection
+from runner.config_model import CampaignFile, EngineSection
 from runner.config_problems import suggest
 
 BLOCKS_FLAG = "--num-gpu-blocks-override"
@@ -131,24 +131,24 @@ def _arms(file: CampaignFile) -> Iterator[str]:
         if blocks is not None and not (len(blocks) == 1 and re.fullmatch(r"[1-9][0-9]*|\{.*\}", blocks[0])):
             yield f"{key}: {BLOCKS_FLAG} takes one whole number above 0 or {{ARM.num_gpu_blocks}}"
         for argument in arm.flags:
-            for arm_name, figure in REFERENCE.findall(argument):
-                yield from _reference(file, name, argument, arm_name, figure, blocks or [])
+            for source, figure in REFERENCE.findall(argument):
+                problem = _reference(file, name, source, figure)
+                if problem is None and not any(value in argument for value in blocks or ()):
+                    problem = f"a measured block count may stand only in {BLOCKS_FLAG}"
+                if problem is not None:
+                    yield f"{key}: {{{source}.{figure}}}: {problem}"
 
 
-def _reference(
-    file: CampaignFile, arm: str, argument: str, source: str, figure: str, blocks: list[str]
-) -> Iterator[str]:
-    where = f"arm.{arm}.flags: {{{source}.{figure}}}"
+def _reference(file: CampaignFile, arm: str, source: str, figure: str) -> str | None:
     if figure != "num_gpu_blocks":
-        yield f"{where}: no such measured value; {suggest(figure, ['num_gpu_blocks'])}"
-    elif source == arm:
-        yield f"{where}: an arm cannot take its own count; name another arm, or set engine.pin_kv_blocks"
-    elif source not in file.arm:
-        yield f"{where}: no such arm; {suggest(source, file.arm)}"
-    elif flag_values(file.arm[source].flags, BLOCKS_FLAG) is not None:
-        yield f"{where}: {source} sets {BLOCKS_FLAG} itself; name the arm that its count comes from"
-    elif not any(value in argument for value in blocks):
-        yield f"{where}: a measured block count may stand only in {BLOCKS_FLAG}"
+        return f"no such measured value; {suggest(figure, ['num_gpu_blocks'])}"
+    if source == arm:
+        return "an arm cannot take its own count; name another arm, or set engine.pin_kv_blocks"
+    if source not in file.arm:
+        return f"no such arm; {suggest(source, file.arm)}"
+    if flag_values(file.arm[source].flags, BLOCKS_FLAG) is not None:
+        return f"{source} sets {BLOCKS_FLAG} itself; name the arm that its count comes from"
+    return None
 
 
 def _capture_sizes(key: str, flags: Sequence[str]) -> Iterator[str]:
@@ -173,34 +173,26 @@ def _reserved_flags(key: str, flags: Sequence[str]) -> Iterator[str]:
 
 
 def _profiles(file: CampaignFile) -> Iterator[str]:
+    limit = file.engine.max_model_len
     for name, profile in file.profile.items():
         if name == PRIME:
             yield f"profile.{PRIME}: this name is taken by the first start of an arm; choose another"
         if profile.concurrency > profile.prompts:
+            key = f"profile.{name}.concurrency = {profile.concurrency}"
+            yield f"{key}: must be at most profile.{name}.prompts = {profile.prompts}"
+        longest = profile.longest_tokens
+        if longest + LENGTH_MARGIN_TOKENS > limit:
             yield (
-                f"profile.{name}.concurrency = {profile.concurrency}: must be at most "
-                f"profile.{name}.prompts = {profile.prompts}"
+                f"profile.{name}: input_tokens + output_tokens reach {longest} (range_ratio {profile.range_ratio:g}); "
+                f"with a margin of {LENGTH_MARGIN_TOKENS} they must fit engine.max_model_len = {limit}"
             )
-        yield from _lengths(name, profile, file.engine.max_model_len)
-
-
-def _lengths(name: str, profile: ProfileSection, limit: int) -> Iterator[str]:
-    longest = profile.longest_tokens
-    if longest + LENGTH_MARGIN_TOKENS > limit:
-        yield (
-            f"profile.{name}: input_tokens + output_tokens reach {longest} (range_ratio "
-            f"{profile.range_ratio:g}); with a margin of {LENGTH_MARGIN_TOKENS} they must fit "
-            f"engine.max_model_len = {limit}"
-        )
 
 
 def _suites(file: CampaignFile) -> Iterator[str]:
-    models = [model.name for model in file.model]
+    known = {"models": [model.name for model in file.model], "arms": [*file.arm], "profiles": [*file.profile]}
     for name, products in file.suite.items():
         for number, product in enumerate(products, 1):
-            known = (("models", models), ("arms", list(file.arm)), ("profiles", list(file.profile)))
-            for key, allowed in known:
+            for key, allowed in known.items():
                 for value in getattr(product, key):
                     if value not in allowed:
-                        where = f"suite.{name}[{number}].{key}"
-                        yield f'{where}: no such name "{value}"; {suggest(value, allowed)}'
+                        yield f'suite.{name}[{number}].{key}: no such name "{value}"; {suggest(value, allowed)}'

@@ -160,16 +160,3 @@ class CampaignFile(Section):
     arm: dict[Name, ArmSection] = Field(min_length=1)
     profile: dict[Name, ProfileSection] = Field(min_length=1)
     suite: dict[Name, Products] = Field(min_length=1)
-
-
-class Config(Section):
-    """A checked campaign, its sections by name. `path` and `text` are the file it was read from."""
-
-    campaign: CampaignSection
-    engine: EngineSection
-    models: dict[str, ModelSection]
-    arms: dict[str, ArmSection]
-    profiles: dict[str, ProfileSection]
-    suites: dict[str, tuple[SuiteProduct, ...]]
-    path: Path
-    text: str

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import difflib
-import types
 from collections.abc import Iterable
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from runner.config_model import CampaignFile
+from runner.config_model import (
+    ArmSection,
+    CampaignFile,
+    CampaignSection,
+    EngineSection,
+    ModelSection,
+    ProfileSection,
+    Section,
+    SuiteProduct,
+)
 
 _NAME_RULE = "a name may hold a-z, 0-9 and _ only: it becomes part of a folder name"
-_PATTERN_RULES = {"revision": "must be a full commit hash: 40 characters 0-9, a-f"}
+_SECTIONS: dict[int | str, type[Section]] = {
+    "campaign": CampaignSection,
+    "engine": EngineSection,
+    "model": ModelSection,
+    "arm": ArmSection,
+    "profile": ProfileSection,
+    "suite": SuiteProduct,
+}
+_RULES = {  # by pydantic's name of the error
+    "string_type": "must be a string, in quotes",
+    "int_type": "must be a whole number, without quotes",
+    "float_type": "must be a number, without quotes",
+    "bool_type": "must be true or false, without quotes",
+    "finite_number": "must be a finite number",
+    "tuple_type": "must be an array, in [ ]",
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "too_short": "must not be empty",
+    "string_too_short": "must not be empty",
+}
 
 
 def suggest(wrong: str, allowed: Iterable[str]) -> str:
@@ -31,12 +58,9 @@ def show(value: Any) -> str:
 
 def explain(error: ValidationError, raw: dict[str, Any]) -> list[str]:
     """One line a problem, in the order of the file's sections."""
-    return [_line(detail, raw) for detail in error.errors(include_url=False) if not _follows(detail)]
-
-
-def _follows(detail: ErrorDetails) -> bool:
-    """Whether this is only pydantic's note that no valid item is left in an array with wrong items."""
-    return detail["type"] == "too_short" and bool(detail["input"])
+    # of an array whose items are all wrong, pydantic also says that it is too short
+    details = [d for d in error.errors(include_url=False) if d["type"] != "too_short" or not d["input"]]
+    return [_line(detail, raw) for detail in details]
 
 
 def _line(detail: ErrorDetails, raw: dict[str, Any]) -> str:
@@ -49,30 +73,14 @@ def _line(detail: ErrorDetails, raw: dict[str, Any]) -> str:
     if location[-1] == "[key]":
         rule = "not a name of an environment variable" if "environment" in location else _NAME_RULE
         return f"{dotted(location[:-2], raw)}: {show(location[-2])}: {rule}"
-    return f"{key} = {show(detail['input'])}: {_rule(detail, str(location[-1]))}"
-
-
-def _rule(detail: ErrorDetails, field: str) -> str:
-    kind = detail["type"]
     if kind == "string_pattern_mismatch":
-        rule = _PATTERN_RULES.get(field, _NAME_RULE)
-        return "must not hold NUL" if "environment" in detail["loc"] else rule
-    rules = {
-        "string_type": "must be a string, in quotes",
-        "int_type": "must be a whole number, without quotes",
-        "float_type": "must be a number, without quotes",
-        "bool_type": "must be true or false, without quotes",
-        "finite_number": "must be a finite number",
-        "tuple_type": "must be an array, in [ ]",
-        "dict_type": "must be a table",
-        "model_type": "must be a table",
-        "too_short": "must not be empty",
-        "string_too_short": "must not be empty",
-    }
-    if kind in rules:
-        return rules[kind]
-    message = detail["msg"].removeprefix("Value error, ")
-    return message.replace("Input should be", "must be").replace("String should have", "must have")
+        rule = "must not hold NUL" if "environment" in location else _NAME_RULE
+        if location[-1] == "revision":
+            rule = "must be a full commit hash: 40 characters 0-9, a-f"
+    else:
+        message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        rule = _RULES.get(kind, message.replace("String should have", "must have"))
+    return f"{key} = {show(detail['input'])}: {rule}"
 
 
 def dotted(location: tuple[int | str, ...], raw: Any) -> str:
@@ -91,20 +99,11 @@ def dotted(location: tuple[int | str, ...], raw: Any) -> str:
 
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    """Names of the keys allowed in the table at `location`."""
-    kind: Any = CampaignFile
-    for step in location:
-        kind = _unwrap(kind)
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = kind.model_fields[str(step)].annotation
-        else:
-            arguments = get_args(kind)
-            kind = arguments[1] if get_origin(kind) is dict else arguments[0]
-    kind = _unwrap(kind)
-    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
-
-
-def _unwrap(kind: Any) -> Any:
-    while get_origin(kind) in (Annotated, Union, types.UnionType):
-        kind = next(argument for argument in get_args(kind) if argument is not type(None))
-    return kind
+    """Names of the keys allowed in the table at `location`: the document, a section, or a table within one."""
+    if not location:
+        return list(CampaignFile.model_fields)
+    section = _SECTIONS[location[0]]
+    inner = section.model_fields.get(str(location[-1]))
+    if inner is not None and isinstance(inner.annotation, type) and issubclass(inner.annotation, Section):
+        section = inner.annotation
+    return list(section.model_fields)

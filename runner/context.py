@@ -8,34 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
+from analysis.formats.run_record import RunIdentity
 from runner.config import Config
+from runner.config_model import ModelSection, ProfileSection
 from runner.launcher import EngineHost
 from runner.nvml import Gpu
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run or prime needs. `arm_flags` are resolved; `pinned_blocks`: KV blocks to hold the arm at."""
+    """What a run or prime needs. `arm_flags` are resolved; `pinned_blocks`: KV blocks to hold the arm at;
+    `directory`: absolute, the half-written folder; `marker`: what its processes carry in CAMPAIGN_RUN."""
 
-    kind: Literal["run", "prime"]
-    run_id: str
-    folder: str
-    campaign: str
-    model: str
-    arm: str
-    profile: str | None
-    repetition: int | None
-    block_id: str | None
-    block_arms: tuple[str, ...]
-    order_in_block: int | None
-    seed: int | None
-    pass_number: int
-    attempt: int
-    sitting_id: str
-    machine_id: str
-    cache_id: str | None
+    identity: RunIdentity
     config: Config
     host: EngineHost
     gpu: Gpu | None
@@ -47,24 +33,13 @@ class RunContext:
     stop_requested: threading.Event
 
     @property
-    def steps_csv(self) -> Path:
-        return self.directory.absolute() / "steps.csv"
+    def model(self) -> ModelSection:
+        return self.config.models[self.identity.model]
 
     @property
-    def telemetry_csv(self) -> Path:
-        return self.directory / "telemetry.csv"
-
-    @property
-    def server_log(self) -> Path:
-        return self.directory / "server.log"
-
-    @property
-    def bench_log(self) -> Path:
-        return self.directory / "bench.log"
-
-    @property
-    def bench_result(self) -> Path:
-        return self.directory.absolute() / "bench.raw.json"
+    def profile(self) -> ProfileSection | None:
+        """The load of a run; None for a prime."""
+        return self.config.profiles[self.identity.profile] if self.identity.profile is not None else None
 
 
 @dataclass

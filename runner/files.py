@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 
 import duckdb
@@ -17,39 +18,18 @@ from runner.errors import StoreError
 
 REQUEST_LINE = re.compile(rb'"(?:GET|POST|HEAD|OPTIONS) \S+ HTTP/1\.[01]" \d{3}|\] Received request ')
 
-REQUESTS = {
-    "request": "INTEGER",
-    "start_s": "DOUBLE",
-    "ttft_s": "DOUBLE",
-    "latency_s": "DOUBLE",
-    "input_tokens": "INTEGER",
-    "output_tokens": "INTEGER",
-    "itl_us": "INTEGER[]",
-    "error": "VARCHAR",
-}
-STEPS = {
-    "t_ns": "BIGINT",
-    "running": "INTEGER",
-    "waiting": "INTEGER",
-    "kv_usage": "DOUBLE",
-    "preempted": "INTEGER",
-    "prompt_tokens": "INTEGER",
-    "generated_tokens": "INTEGER",
-    "unpadded_tokens": "INTEGER",
-    "padded_tokens": "INTEGER",
-    "runtime_mode": "VARCHAR",
-}
-TELEMETRY = {
-    "t_ns": "BIGINT",
-    "energy_mj": "BIGINT",
-    "power_mw": "INTEGER",
-    "sm_clock_mhz": "INTEGER",
-    "memory_clock_mhz": "INTEGER",
-    "temperature_c": "INTEGER",
-    "memory_used_mib": "INTEGER",
-    "gpu_utilisation_pct": "INTEGER",
-    "throttle_reasons": "BIGINT",
-}
+REQUESTS = (
+    "request INTEGER, start_s DOUBLE, ttft_s DOUBLE, latency_s DOUBLE, input_tokens INTEGER, output_tokens INTEGER, "
+    "itl_us INTEGER[], error VARCHAR"
+)
+STEPS = (
+    "t_ns BIGINT, running INTEGER, waiting INTEGER, kv_usage DOUBLE, preempted INTEGER, prompt_tokens INTEGER, "
+    "generated_tokens INTEGER, unpadded_tokens INTEGER, padded_tokens INTEGER, runtime_mode VARCHAR"
+)
+TELEMETRY = (
+    "t_ns BIGINT, energy_mj BIGINT, power_mw INTEGER, sm_clock_mhz INTEGER, memory_clock_mhz INTEGER, "
+    "temperature_c INTEGER, memory_used_mib INTEGER, gpu_utilisation_pct INTEGER, throttle_reasons BIGINT"
+)
 
 
 def without_request_lines(log: bytes) -> bytes:
@@ -66,51 +46,47 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+@contextmanager
+def _writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory to write `target` from.
 
-
-def _columns(types: Mapping[str, str]) -> str:
-    return "{" + ", ".join(f"{_literal(name)}: {_literal(kind)}" for name, kind in types.items()) + "}"
-
-
-def _copy(select: str, target: Path) -> None:
-    """Write the rows of `select` to a Parquet file.
-
-    Raises FormatError when the rows are not of the declared types, StoreError when writing fails.
+    Raises FormatError when rows are not of the declared types, StoreError when writing fails.
     """
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
-            connection.execute(f"COPY ({select}) TO {_literal(str(target))} (FORMAT parquet, COMPRESSION zstd)")
+            yield connection
     except (duckdb.IOException, duckdb.FatalException) as error:
         raise StoreError(f"cannot write {target}: {error}", "free space, then start the campaign again") from error
     except duckdb.Error as error:
         raise FormatError(f"{target.name}: {error}") from error
 
 
-def csv_to_parquet(source: Path, target: Path, types: Mapping[str, str], *, numbered: str | None = None) -> None:
+def csv_to_parquet(source: Path, target: Path, columns: str, *, numbered: str | None = None) -> None:
     """A CSV file with exactly these columns and types; `#` lines are left out, empty fields become NULL.
 
     `numbered` adds a first column of that name with the row's number from 0.
     """
+    types = dict(column.split() for column in columns.split(", "))
     first = f"CAST(row_number() OVER () - 1 AS INTEGER) AS {numbered}, " if numbered else ""
-    _copy(
-        f"SELECT {first}* FROM read_csv({_literal(str(source))}, header = true, auto_detect = false, "
-        f"delim = ',', quote = '\"', nullstr = '', comment = '#', columns = {_columns(types)})",
-        target,
-    )
+    with _writing(target) as connection:
+        rows = connection.read_csv(
+            str(source),
+            columns=types,
+            auto_detect=False,
+            header=True,
+            sep=",",
+            quotechar='"',
+            na_values="",
+            comment="#",
+        )
+        rows.project(f"{first}*").write_parquet(str(target), compression="zstd")
 
 
-def write_requests(rows: Iterable[RequestRow], target: Path) -> None:
-    """requests.parquet, through a temporary file of one JSON object a line."""
-    source = target.with_suffix(".ndjson.tmp")
-    names = tuple(REQUESTS)
-    source.write_text(
-        "".join(json.dumps({name: getattr(row, name) for name in names}) + "\n" for row in rows), encoding="utf-8"
-    )
-    _copy(
-        f"SELECT * FROM read_json({_literal(str(source))}, format = 'newline_delimited', "
-        f"columns = {_columns(REQUESTS)})",
-        target,
-    )
-    source.unlink()
+def write_requests(rows: Sequence[RequestRow], target: Path) -> None:
+    """requests.parquet."""
+    with _writing(target) as connection:
+        connection.execute(f"CREATE TABLE requests ({REQUESTS})")
+        if rows:
+            marks = ", ".join("?" * len(REQUESTS.split(", ")))
+            connection.executemany(f"INSERT INTO requests VALUES ({marks})", [astuple(row) for row in rows])
+        connection.table("requests").write_parquet(str(target), compression="zstd")

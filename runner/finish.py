@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from analysis.formats.bench import BenchResult, parse_bench
@@ -39,67 +40,69 @@ class Parsed:
         try:
             return parse()
         except FormatError as error:
-            self.problem = self.problem or EngineFailed(
-                f"{name}: {error}", "output_unreadable", "the raw file is kept in the run's folder"
-            )
+            hint = "the raw file is kept in the run's folder"
+            self.problem = self.problem or EngineFailed(f"{name}: {error}", "output_unreadable", hint)
             return None
 
 
 def collect(ctx: RunContext, measured: Measured) -> Parsed:
     """Parse the run's raw files and replace them by the result files (but telemetry, which still runs)."""
-    parsed = Parsed()
-    if ctx.server_log.exists():
-        log = without_request_lines(ctx.server_log.read_bytes())
+    folder, parsed = ctx.directory, Parsed()
+    server_log, bench_log = folder / "server.log", folder / "bench.log"
+    bench, steps = folder / "bench.raw.json", folder / "steps.csv"
+    if server_log.exists():
+        log = without_request_lines(server_log.read_bytes())
         parsed.log = parse_server_log(log.decode(errors="replace"))
-        write_gz(ctx.directory / "server.log.gz", log)
-        ctx.server_log.unlink()
-    if ctx.bench_log.exists():
-        write_gz(ctx.directory / "bench.log.gz", ctx.bench_log.read_bytes())
-        ctx.bench_log.unlink()
+        write_gz(folder / "server.log.gz", log)
+        server_log.unlink()
+    if bench_log.exists():
+        write_gz(folder / "bench.log.gz", bench_log.read_bytes())
+        bench_log.unlink()
     for when, text in measured.metrics.items():
-        write_gz(ctx.directory / f"metrics_{when}.txt.gz", text)
+        write_gz(folder / f"metrics_{when}.txt.gz", text)
         metrics = parsed.read(f"/metrics {when}", partial(parse_metrics, text.decode(errors="replace")))
         setattr(parsed, when, metrics)
-    if ctx.bench_result.exists():
-        parsed.bench = parsed.read("the client's result", lambda: parse_bench(ctx.bench_result.read_bytes()))
+    if bench.exists():
+        parsed.bench = parsed.read("the client's result", lambda: parse_bench(bench.read_bytes()))
     if parsed.bench is not None:
-        scalars = json.dumps(parsed.bench.scalars, indent=1) + "\n"
-        (ctx.directory / "bench.json").write_text(scalars, encoding="utf-8")
-        write_requests(parsed.bench.requests, ctx.directory / "requests.parquet")
-        ctx.bench_result.unlink()
-    if ctx.steps_csv.exists():
-        parsed.steps = parsed.read("steps.csv", lambda: parse_steps(ctx.steps_csv.read_text(errors="replace")))
+        (folder / "bench.json").write_text(json.dumps(parsed.bench.scalars, indent=1) + "\n", encoding="utf-8")
+        write_requests(parsed.bench.requests, folder / "requests.parquet")
+        bench.unlink()
+    if steps.exists():
+        parsed.steps = parsed.read("steps.csv", lambda: parse_steps(steps.read_text(errors="replace")))
     if parsed.steps is not None:
-        write_steps(parsed.steps, ctx)
+        write_steps(parsed.steps, steps)
     return parsed
 
 
-def write_steps(trace: StepTrace, ctx: RunContext) -> None:
-    """steps.parquet from the plug-in's file; of a trace that was cut off, its whole lines."""
+def write_steps(trace: StepTrace, source: Path) -> None:
+    """steps.parquet in place of the plug-in's file; of a trace that was cut off, its whole lines."""
     if not trace.complete:
-        text = ctx.steps_csv.read_text(errors="replace")
-        ctx.steps_csv.write_text("\n".join(text.split("\n")[: len(trace.rows) + 1]) + "\n")
-    csv_to_parquet(ctx.steps_csv, ctx.directory / "steps.parquet", STEPS, numbered="step")
-    ctx.steps_csv.unlink()
+        text = source.read_text(errors="replace")
+        source.write_text("\n".join(text.split("\n")[: len(trace.rows) + 1]) + "\n")
+    csv_to_parquet(source, source.with_name("steps.parquet"), STEPS, numbered="step")
+    source.unlink()
 
 
 def complete(
     ctx: RunContext, measured: Measured, parsed: Parsed, failure: EngineFailed | None, telemetry: Telemetry | None
 ) -> RunRecord:
     """Telemetry, verdict and run.json; the folder is then whole."""
-    if ctx.telemetry_csv.exists():
-        parsed.read(
-            "telemetry.csv", lambda: csv_to_parquet(ctx.telemetry_csv, ctx.directory / "telemetry.parquet", TELEMETRY)
-        )
-        ctx.telemetry_csv.unlink()
-    absent = _telemetry_absent(ctx, telemetry)
-    moments = dict(measured.moments)
-    if parsed.bench is not None and parsed.bench.window_s is not None:
-        begin_s, end_s = parsed.bench.window_s
-        moments |= {"window_begin_ns": round(begin_s * 1e9), "window_end_ns": round(end_s * 1e9)}
-    files = {path.name: sha256(path) for path in sorted(ctx.directory.iterdir()) if path.is_file()}
-    record = _record(ctx, measured, parsed, moments, files, absent)
-    failure = failure or parsed.problem or _telemetry_lost(telemetry)
+    samples, target = ctx.directory / "telemetry.csv", ctx.directory / "telemetry.parquet"
+    if samples.exists():
+        parsed.read(samples.name, lambda: csv_to_parquet(samples, target, TELEMETRY))
+    if target.exists():
+        samples.unlink()
+    ended = telemetry.reason if telemetry else None
+    absent = None
+    if ctx.gpu is None:
+        absent = "the stand-in engine uses no GPU" if ctx.host.kind == "stand-in" else "run without a GPU (--no-gpu)"
+    elif not target.exists():
+        absent = ended or "not started, or unreadable"
+    failure = failure or parsed.problem
+    if failure is None and ended is not None:
+        failure = EngineFailed(f"telemetry ended early: {ended}", "telemetry_lost", "see `nvidia-smi`")
+    record = _record(ctx, measured, parsed, absent)
     if failure is not None:
         message = f"{failure.message} (next: {failure.hint})" if failure.hint else failure.message
         changes: dict[str, Any] = {
@@ -118,72 +121,38 @@ def complete(
     return record
 
 
-def _telemetry_lost(telemetry: Telemetry | None) -> EngineFailed | None:
-    if telemetry is None or telemetry.reason is None:
-        return None
-    return EngineFailed(f"telemetry ended early: {telemetry.reason}", "telemetry_lost", "see `nvidia-smi`")
-
-
-def _telemetry_absent(ctx: RunContext, telemetry: Telemetry | None) -> str | None:
-    if (ctx.directory / "telemetry.parquet").exists():
-        return None
-    if ctx.gpu is None:
-        return "the stand-in engine uses no GPU" if ctx.host.kind == "stand-in" else "run without a GPU (--no-gpu)"
-    return (telemetry.reason if telemetry else None) or "not started, or unreadable"
-
-
-def _record(
-    ctx: RunContext,
-    measured: Measured,
-    parsed: Parsed,
-    moments: dict[str, int],
-    files: dict[str, str],
-    absent: str | None,
-) -> RunRecord:
-    engine, log = ctx.config.engine, parsed.log
-    profile = ctx.config.profiles[ctx.profile] if ctx.profile is not None else None
+def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | None) -> RunRecord:
+    """The record as far as it goes without the verdict."""
+    engine, log, profile = ctx.config.engine, parsed.log, ctx.profile
+    moments = dict(measured.moments)
+    if parsed.bench is not None and parsed.bench.window_s is not None:
+        begin_s, end_s = parsed.bench.window_s
+        moments |= {"window_begin_ns": round(begin_s * 1e9), "window_end_ns": round(end_s * 1e9)}
     blocks = next((m.num_gpu_blocks for m in (parsed.after, parsed.before) if m is not None), None)
     overridden = log is not None and log.num_gpu_blocks_override is not None
+    load: dict[str, Any] = {}
+    if profile is not None:
+        load = profile.model_dump(include={"concurrency", "input_tokens", "output_tokens", "range_ratio"})
+        load |= {"num_prompts": profile.prompts, "warmup_requests": engine.warmup_requests}
     return RunRecord(
-        kind=ctx.kind,
-        run_id=ctx.run_id,
-        folder=ctx.folder,
-        campaign=ctx.campaign,
-        model=ctx.model,
-        arm=ctx.arm,
-        profile=ctx.profile,
-        repetition=ctx.repetition,
-        block_id=ctx.block_id,
-        pass_number=ctx.pass_number,
-        attempt=ctx.attempt,
-        order_in_block=ctx.order_in_block,
-        block_arms=ctx.block_arms,
-        seed=ctx.seed,
-        sitting_id=ctx.sitting_id,
-        machine_id=ctx.machine_id,
-        cache_id=ctx.cache_id,
+        **ctx.identity.model_dump(),
+        **load,
         gpu=ctx.gpu.identity() if ctx.gpu else None,
         engine=EngineIdentity(
             kind=ctx.host.kind, version=measured.engine_version, simulated=ctx.host.kind == "stand-in"
         ),
-        weights=ctx.config.models[ctx.model].weights,
+        weights=ctx.model.weights,
         wall_start=measured.wall_start,
         status="valid",
         timeline=Timeline(**moments),
         serve_argv=measured.serve_argv,
         bench_argv=measured.bench_argv,
         engine_environment=measured.environment,
-        num_prompts=profile.prompts if profile else None,
-        concurrency=profile.concurrency if profile else None,
-        input_tokens=profile.input_tokens if profile else None,
-        output_tokens=profile.output_tokens if profile else None,
-        range_ratio=profile.range_ratio if profile else None,
-        warmup_requests=engine.warmup_requests if profile else None,
         probe_output_tokens=engine.probe.output_tokens,
         num_gpu_blocks=blocks,
         num_gpu_blocks_natural=log.num_gpu_blocks_natural if log is not None and overridden else blocks,
         server_log=log.to_dict() if log is not None else {},
         idle_gpu_memory_mib=measured.idle_memory_mib,
         telemetry_absent_reason=absent,
-        files_sha256=files,
+        files_sha256={path.name: sha256(path) for path in sorted(ctx.directory.iterdir()) if path.is_file()},
     )

@@ -5,38 +5,38 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from runner.errors import EngineFailed
 
 HOST = "127.0.0.1"
-POLL_S = 0.02
 
 
-@dataclass(frozen=True)
-class Probe:
-    """One streamed completion. Moments are CLOCK_MONOTONIC ns."""
-
-    sent_ns: int
-    first_token_ns: int
-    end_ns: int
-    output_tokens: int
-
-
-def get(port: int, path: str, timeout_s: float = 5.0) -> tuple[int, bytes]:
-    """Status and body of a GET. Raises OSError or http.client.HTTPException."""
+def _get(port: int, path: str, timeout_s: float) -> tuple[int, bytes]:
     with closing(http.client.HTTPConnection(HOST, port, timeout=timeout_s)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read()
 
 
-def fetch(port: int, path: str, timeout_s: float = 10.0) -> bytes:
-    """Body of a GET that must answer 200. Raises EngineFailed."""
+def healthy_ns(port: int) -> int | None:
+    """The moment (CLOCK_MONOTONIC ns) at which /health answered 200, None while it does not.
+
+    A refused connection costs microseconds; an engine that accepts without answering is given 2 s.
+    """
     try:
-        status, body = get(port, path, timeout_s)
+        status, _ = _get(port, "/health", 2.0)
+        now = time.monotonic_ns()
+    except (OSError, http.client.HTTPException):
+        return None
+    return now if status == 200 else None
+
+
+def fetch(port: int, path: str) -> bytes:
+    """Body of a GET that must answer 200 within 10 s. Raises EngineFailed."""
+    try:
+        status, body = _get(port, path, 10.0)
     except (OSError, http.client.HTTPException) as error:
         raise EngineFailed(f"GET {path}: {error or type(error).__name__}", "engine_unreachable") from error
     if status != 200:
@@ -53,41 +53,13 @@ def engine_version(port: int) -> str:
         raise EngineFailed(f"/version answered {body[:80]!r}", "engine_version") from error
 
 
-def wait_healthy(port: int, pause: Callable[[float], None]) -> int:
-    """Ask /health every 20 ms until it answers 200; returns that moment (CLOCK_MONOTONIC ns).
-
-    `pause(seconds)` sleeps and ends the wait by raising (time-out, engine exit, stop). A refused connection
-    costs microseconds; while the engine accepts without answering, each try is given 2 s.
-    """
-    following = time.monotonic()
-    while True:
-        try:
-            status, _ = get(port, "/health", timeout_s=2.0)
-            now = time.monotonic_ns()
-            if status == 200:
-                return now
-        except (OSError, http.client.HTTPException):
-            pass
-        following = max(following + POLL_S, time.monotonic())
-        pause(following - time.monotonic())
-
-
-def probe(port: int, model: str, prompt: Sequence[int], output_tokens: int, timeout_s: float) -> Probe:
-    """Stream one completion of `prompt` (token ids) at temperature 0 and time its first token.
+def probe(port: int, model: str, prompt: Sequence[int], output_tokens: int, timeout_s: float) -> dict[str, int]:
+    """Stream one completion of `prompt` (token ids) at temperature 0; its three moments, named as in Timeline.
 
     Raises EngineFailed (`probe_failed`) on an error, an error event in the stream, or a wrong token count.
     """
-    body = json.dumps(
-        {
-            "model": model,
-            "prompt": list(prompt),
-            "max_tokens": output_tokens,
-            "temperature": 0.0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-    )
+    settings = {"model": model, "prompt": list(prompt), "max_tokens": output_tokens, "temperature": 0.0}
+    body = json.dumps(settings | {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}})
     first_ns, counted = None, None
     try:
         with closing(http.client.HTTPConnection(HOST, port, timeout=timeout_s)) as connection:
@@ -114,4 +86,4 @@ def probe(port: int, model: str, prompt: Sequence[int], output_tokens: int, time
         raise EngineFailed(f"the probe failed: {error or type(error).__name__}", "probe_failed") from error
     if first_ns is None or counted != output_tokens:
         raise EngineFailed(f"the probe gave {counted} of {output_tokens} tokens", "probe_failed")
-    return Probe(sent_ns, first_ns, end_ns, counted)
+    return {"probe_sent_ns": sent_ns, "probe_first_token_ns": first_ns, "probe_end_ns": end_ns}

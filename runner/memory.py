@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
+from analysis.formats.run_record import RunRecord
 from runner.config import Config
 from runner.errors import PreflightError
-from runner.nvml import Gpu, GpuMemory
+from runner.nvml import Gpu
+from runner.standin.hardware import CARD_GIB
 
 GIB = 2**30
-SAFETY_BYTES = 256 * 2**20  # left free beyond what is known to be needed
+SAFETY_GIB = 0.25  # left free beyond what is known to be needed
 
 
 def utilization_for(config: Config, gpu: Gpu | None) -> float | None:
-    """The share of the GPU's memory that the engine may use, to 4 decimals; None without a GPU.
+    """The share of the card's memory that the engine may use, to 4 decimals; None for an engine without a GPU.
 
     vLLM takes the share of what CUDA reports as total: NVML's total less what the driver reserves.
     Raises PreflightError when the budget does not fit the card.
     """
-    if gpu is None:
+    engine = config.engine
+    if gpu is None and engine.kind == "vllm":
         return None
-    budget_gib = config.engine.memory_budget_gib
-    if budget_gib is None:
-        return config.engine.gpu_memory_utilization
-    usable_gib = gpu.memory().usable / GIB
-    share = round(budget_gib / usable_gib, 4)
+    if engine.memory_budget_gib is None:
+        return engine.gpu_memory_utilization
+    name, usable_gib = (gpu.identity().name, gpu.memory().usable / GIB) if gpu else ("the stand-in's card", CARD_GIB)
+    share = round(engine.memory_budget_gib / usable_gib, 4)
     if share > 1:
         raise PreflightError(
-            f"engine.memory_budget_gib = {budget_gib:g}: {gpu.identity().name} has {usable_gib:.1f} GiB",
+            f"engine.memory_budget_gib = {engine.memory_budget_gib:g}: {name} has {usable_gib:.1f} GiB",
             "use a card with more memory, or lower the budget (which makes it another campaign)",
         )
     return share
 
 
-def check_override(
-    *,
-    blocks: int,
-    natural_blocks: int,
-    block_bytes: float,
-    unestimated_graph_bytes: float,
-    memory: GpuMemory,
-    utilization: float,
-) -> None:
-    """Raise PreflightError if `blocks` KV blocks, more than profiling found room for, would not fit the card.
+def check_override(config: Config, gpu: Gpu | None, blocks: int, prime: RunRecord) -> None:
+    """Raise PreflightError if `blocks` KV blocks, more than the arm's own prime found room for, would not fit the card.
 
     `--num-gpu-blocks-override` bypasses vLLM's own check. What is above the natural count, and graph memory
-    beyond vLLM's estimate, must fit between the budget and the card's end.
+    beyond vLLM's estimate, must fit between the budget and the card's end. Without a GPU there is no check.
     """
-    if blocks <= natural_blocks:
+    natural, facts, share = prime.num_gpu_blocks_natural, prime.server_log, utilization_for(config, gpu)
+    if gpu is None or share is None or natural is None or blocks <= natural:
         return
-    outside = memory.usable * (1 - utilization)
-    needed = (blocks - natural_blocks) * block_bytes + max(0.0, unestimated_graph_bytes) + SAFETY_BYTES
-    if needed > outside:
+    outside_gib = gpu.memory().usable / GIB * (1 - share)
+    unestimated_gib = (facts.get("graph_pool_actual_gib") or 0.0) - (facts.get("estimated_graph_gib") or 0.0)
+    block_gib = facts["available_kv_gib"] / natural
+    needed_gib = (blocks - natural) * block_gib + max(0.0, unestimated_gib) + SAFETY_GIB
+    if needed_gib > outside_gib:
         raise PreflightError(
-            f"--num-gpu-blocks-override={blocks} is above the {natural_blocks} blocks that fit: "
-            f"{needed / GIB:.2f} GiB are needed outside the memory budget, {outside / GIB:.2f} GiB are there",
+            f"{prime.model}.{prime.arm}: {blocks} KV blocks are more than the {natural} that fit: "
+            f"{needed_gib:.2f} GiB are needed outside the memory budget, {outside_gib:.2f} GiB are there",
             "match the other way round (the smaller count in both arms), or lower the memory budget",
         )

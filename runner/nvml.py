@@ -1,17 +1,14 @@
 """The GPU, through NVML (`nvidia-ml-py`, imported as pynvml). A reading that the device lacks is None.
 
-Every call goes through `_typed`, the one place where NVML's errors become this project's. Memory in use
-leaves out what the driver reserves for itself. All calls may be made from any thread.
+`_query` is the one place where NVML's errors become this project's. All calls may be made from any thread.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any
 
 import pynvml
 
@@ -19,9 +16,6 @@ from analysis.formats.run_record import GpuIdentity
 from runner.errors import PreflightError
 
 MIB = 2**20
-P = ParamSpec("P")
-T = TypeVar("T")
-
 THROTTLE_REASONS = {  # bits of NVML's clock event mask
     0x1: "gpu_idle",
     0x2: "application_clocks",
@@ -32,6 +26,24 @@ THROTTLE_REASONS = {  # bits of NVML's clock event mask
     0x40: "hw_thermal",
     0x80: "hw_power_brake",
     0x100: "display_clocks",
+}
+_UNSUPPORTED = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_NO_DATA,
+}
+_UNKNOWN_DEVICE = {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}
+_HINTS = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver (in a container: add `--gpus all`), or "
+    "use --no-gpu for an engine that needs none",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "load the driver: see `nvidia-smi` and `dmesg`",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated while loaded: reboot the machine",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU fell off the bus: reboot the machine, see `dmesg` for Xid errors",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "reset the GPU or reboot the machine",
+    pynvml.NVML_ERROR_UNKNOWN: "in a container the device was taken away: recreate it; see `nvidia-smi`",
+    pynvml.NVML_ERROR_NO_PERMISSION: "this user may not read the GPU: check the permissions of /dev/nvidia*",
 }
 
 
@@ -59,88 +71,26 @@ class TelemetryRow:
 
 
 @dataclass(frozen=True)
-class GpuProcess:
-    """A compute process on the GPU; in a container the id may be of the host's name space."""
-
-    pid: int
-    used_mib: int | None
-
-
-@dataclass(frozen=True)
 class GpuMemory:
-    """Bytes. `reserved` is the driver's own share, None if the driver is too old to say."""
+    """Bytes. `reserved` is the driver's own share, which `used` leaves out."""
 
     total: int
     used: int
-    reserved: int | None
+    reserved: int
 
     @property
     def usable(self) -> int:
         """What a CUDA program sees as the device's total memory."""
-        return self.total - (self.reserved or 0)
+        return self.total - self.reserved
 
 
-class Gpu(Protocol):
-    """What the runner needs of a GPU. Any method may raise NvmlFailed."""
-
-    def identity(self) -> GpuIdentity: ...
-
-    def memory(self) -> GpuMemory: ...
-
-    def memory_used_mib(self) -> int: ...
-
-    def processes(self) -> tuple[GpuProcess, ...]: ...
-
-    def sample(self) -> TelemetryRow: ...
-
-    def facts(self) -> dict[str, Any]: ...
-
-
-_UNSUPPORTED = (
-    "NVML_ERROR_NOT_SUPPORTED",
-    "NVML_ERROR_FUNCTION_NOT_FOUND",
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
-    "NVML_ERROR_NO_PERMISSION",
-    "NVML_ERROR_NO_DATA",
-)
-_HINTS = {
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "install the NVIDIA driver (in a container: add `--gpus all`), or "
-    "use --no-gpu for an engine that needs none",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "load the driver: see `nvidia-smi` and `dmesg`",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver was updated while loaded: reboot the machine",
-    "NVML_ERROR_GPU_IS_LOST": "the GPU fell off the bus: reboot the machine, see `dmesg` for Xid errors",
-    "NVML_ERROR_RESET_REQUIRED": "reset the GPU or reboot the machine",
-    "NVML_ERROR_UNKNOWN": "in a container the device was taken away: recreate it; see `nvidia-smi`",
-    "NVML_ERROR_NO_PERMISSION": "this user may not read the GPU: check the permissions of /dev/nvidia*",
-}
-
-
-def _is(error: BaseException, *names: str) -> bool:
-    return any(getattr(error, "value", None) == getattr(pynvml, name, "absent") for name in names)
-
-
-def _typed(function: Callable[P, T]) -> Callable[P, T]:
-    """Raise NvmlUnsupported or NvmlFailed, with a next step, for whatever NVML raises."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except pynvml.NVMLError as error:
-            kind = NvmlUnsupported if _is(error, *_UNSUPPORTED) else NvmlFailed
-            hint = next((hint for name, hint in _HINTS.items() if _is(error, name)), "see `nvidia-smi`")
-            raise kind(f"NVML: {error}", hint) from error
-
-    return call
-
-
-@_typed
 def _query(name: str, *args: Any) -> Any:
-    """pynvml's function of that name; NvmlUnsupported also where pynvml has none."""
-    function = getattr(pynvml, name, None)
-    if function is None:
-        raise NvmlUnsupported(f"NVML: pynvml has no {name}", "install nvidia-ml-py 13 or later")
-    return function(*args)
+    """Call pynvml's function of that name. NvmlUnsupported or NvmlFailed, with a next step, if it cannot answer."""
+    try:
+        return getattr(pynvml, name)(*args)
+    except pynvml.NVMLError as error:
+        kind = NvmlUnsupported if error.value in _UNSUPPORTED else NvmlFailed
+        raise kind(f"NVML: {error}", _HINTS.get(error.value, "see `nvidia-smi`")) from error
 
 
 def _optional(name: str, *args: Any) -> Any:
@@ -150,25 +100,21 @@ def _optional(name: str, *args: Any) -> Any:
         return None
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def throttle_names(mask: int) -> tuple[str, ...]:
+def throttle_names(mask: int) -> list[str]:
     """Names of the bits set; an unknown bit as its hexadecimal value."""
     bits = (1 << position for position in range(mask.bit_length()))
-    return tuple(THROTTLE_REASONS.get(bit, hex(bit)) for bit in bits if mask & bit)
+    return [THROTTLE_REASONS.get(bit, hex(bit)) for bit in bits if mask & bit]
 
 
-class NvmlGpu:
-    """One physical GPU. Made by `open_gpu`."""
+class Gpu:
+    """One physical GPU. Made by `open_gpu`. Every method but `identity` may raise NvmlFailed."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
         self._identity = GpuIdentity(
             index=_query("nvmlDeviceGetIndex", handle),
-            uuid=_text(_query("nvmlDeviceGetUUID", handle)),
-            name=_text(_query("nvmlDeviceGetName", handle)),
+            uuid=_query("nvmlDeviceGetUUID", handle),
+            name=_query("nvmlDeviceGetName", handle),
             memory_total_mib=self.memory().total // MIB,
         )
 
@@ -176,69 +122,52 @@ class NvmlGpu:
         return self._identity
 
     def memory(self) -> GpuMemory:
-        info = _optional("nvmlDeviceGetMemoryInfo", self._handle, pynvml.nvmlMemory_v2)
-        if info is not None:
-            return GpuMemory(int(info.total), int(info.used), int(info.reserved))
-        info = _query("nvmlDeviceGetMemoryInfo", self._handle)
-        return GpuMemory(int(info.total), int(info.used), None)
+        info = _query("nvmlDeviceGetMemoryInfo", self._handle, pynvml.nvmlMemory_v2)
+        return GpuMemory(int(info.total), int(info.used), int(info.reserved))
 
     def memory_used_mib(self) -> int:
         return self.memory().used // MIB
 
-    def processes(self) -> tuple[GpuProcess, ...]:
-        """Compute processes; empty also where the driver does not tell."""
-        found = _optional("nvmlDeviceGetComputeRunningProcesses", self._handle) or ()
-        return tuple(
-            GpuProcess(int(p.pid), None if p.usedGpuMemory is None else int(p.usedGpuMemory) // MIB) for p in found
-        )
-
-    def mig_enabled(self) -> bool:
-        mode = _optional("nvmlDeviceGetMigMode", self._handle)
-        return mode is not None and mode[0] == 1
-
     def _get(self, name: str, *args: Any) -> Any:
         return _optional(f"nvmlDeviceGet{name}", self._handle, *args)
 
-    def _throttle(self) -> int | None:
-        mask: int | None = self._get("CurrentClocksEventReasons")
-        if mask is None:  # drivers before 535
-            mask = self._get("CurrentClocksThrottleReasons")
-        return mask
+    def processes(self) -> list[int]:
+        """Ids of compute processes (in a container: of the host's); empty also where the driver does not tell."""
+        return sorted(int(process.pid) for process in self._get("ComputeRunningProcesses") or ())
+
+    def mig_enabled(self) -> bool:
+        mode = self._get("MigMode")
+        return mode is not None and mode[0] == 1
 
     def sample(self) -> TelemetryRow:
-        """One telemetry row, stamped as the energy counter is read. NvmlFailed when the GPU is gone."""
-        t_ns = time.monotonic_ns()
-        energy = self._get("TotalEnergyConsumption")
-        use = self._get("UtilizationRates")
+        """One telemetry row, stamped as the energy counter is read."""
+        get, t_ns = self._get, time.monotonic_ns()
+        energy, use = get("TotalEnergyConsumption"), get("UtilizationRates")
         return TelemetryRow(
             t_ns=t_ns,
             energy_mj=energy,
-            power_mw=self._get("PowerUsage"),
-            sm_clock_mhz=self._get("ClockInfo", pynvml.NVML_CLOCK_SM),
-            memory_clock_mhz=self._get("ClockInfo", pynvml.NVML_CLOCK_MEM),
-            temperature_c=self._get("Temperature", pynvml.NVML_TEMPERATURE_GPU),
+            power_mw=get("PowerUsage"),
+            sm_clock_mhz=get("ClockInfo", pynvml.NVML_CLOCK_SM),
+            memory_clock_mhz=get("ClockInfo", pynvml.NVML_CLOCK_MEM),
+            temperature_c=get("Temperature", pynvml.NVML_TEMPERATURE_GPU),
             memory_used_mib=self.memory_used_mib(),
             gpu_utilisation_pct=None if use is None else int(use.gpu),
-            throttle_reasons=self._throttle(),
+            throttle_reasons=get("CurrentClocksEventReasons"),
         )
 
     def facts(self) -> dict[str, Any]:
         """What a reviewer asks for about the card and its driver, JSON-able; None: not reported."""
-        get = self._get
-        memory, throttle, ecc = self.memory(), self._throttle(), get("EccMode")
+        get, memory = self._get, self.memory()
+        throttle, ecc, persistence = get("CurrentClocksEventReasons"), get("EccMode"), get("PersistenceMode")
         limits, capability = get("PowerManagementLimitConstraints"), get("CudaComputeCapability")
-        cuda, vbios, persistence = (
-            _optional("nvmlSystemGetCudaDriverVersion_v2"),
-            get("VbiosVersion"),
-            get("PersistenceMode"),
-        )
+        cuda = _optional("nvmlSystemGetCudaDriverVersion_v2")
         return {
             **self._identity.model_dump(),
-            "memory_reserved_mib": None if memory.reserved is None else memory.reserved // MIB,
+            "memory_reserved_mib": memory.reserved // MIB,
             "memory_used_mib": memory.used // MIB,
             "compute_capability": None if capability is None else f"{capability[0]}.{capability[1]}",
-            "vbios": None if vbios is None else _text(vbios),
-            "driver": _text(_query("nvmlSystemGetDriverVersion")),
+            "vbios": get("VbiosVersion"),
+            "driver": _query("nvmlSystemGetDriverVersion"),
             "cuda_driver": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
             "power_limit_mw": get("EnforcedPowerLimit"),
             "power_limit_default_mw": get("PowerManagementDefaultLimit"),
@@ -247,7 +176,7 @@ class NvmlGpu:
             "memory_clock_max_mhz": get("MaxClockInfo", pynvml.NVML_CLOCK_MEM),
             "sm_clock_application_mhz": get("ApplicationsClock", pynvml.NVML_CLOCK_SM),
             "temperature_c": get("Temperature", pynvml.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": None if throttle is None else list(throttle_names(throttle)),
+            "throttle_reasons": None if throttle is None else throttle_names(throttle),
             "ecc": None if ecc is None else bool(ecc[0]),
             "mig": self.mig_enabled(),
             "persistence_mode": None if persistence is None else bool(persistence),
@@ -257,11 +186,11 @@ class NvmlGpu:
             "pcie_width": get("CurrPcieLinkWidth"),
             "pcie_width_max": get("MaxPcieLinkWidth"),
             "gpus_in_machine": _query("nvmlDeviceGetCount"),
-            "processes": [process.pid for process in self.processes()],
+            "processes": self.processes(),
         }
 
 
-def open_gpu(selector: str | None = None) -> NvmlGpu:
+def open_gpu(selector: str | None = None) -> Gpu:
     """The GPU of that index or UUID; None: the first of CUDA_VISIBLE_DEVICES, or of the machine.
 
     Raises PreflightError when there is no driver, no such GPU, or it is (or the selector names) a MIG slice.
@@ -278,7 +207,7 @@ def open_gpu(selector: str | None = None) -> NvmlGpu:
     count = int(_query("nvmlDeviceGetCount"))
     if count == 0:
         raise PreflightError("NVML finds no GPU", "give the container a GPU (`--gpus all`), or use --no-gpu")
-    gpu = NvmlGpu(_handle(selector, count, origin))
+    gpu = Gpu(_handle(selector, count, origin))
     if gpu.mig_enabled():
         index = gpu.identity().index
         raise PreflightError(
@@ -297,7 +226,7 @@ def _handle(selector: str | None, count: int, origin: str) -> Any:
         try:
             return _query("nvmlDeviceGetHandleByUUID", selector)
         except NvmlFailed as error:
-            if not _is(error.__cause__ or error, "NVML_ERROR_NOT_FOUND", "NVML_ERROR_INVALID_ARGUMENT"):
+            if getattr(error.__cause__, "value", None) not in _UNKNOWN_DEVICE:
                 raise
     raise PreflightError(
         f"{origin} {selector!r}: no such GPU; this machine has {count}",

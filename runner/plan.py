@@ -21,34 +21,18 @@ from runner.errors import ConfigError
 DEFAULT_WINDOW_S = 120.0  # where [model.estimate] says nothing about a profile
 EAGER_FLAG = "--enforce-eager"
 
-__all__ = [
-    "BLOCKS_FLAG",
-    "Block",
-    "Plan",
-    "PrimeSpec",
-    "RunSpec",
-    "bench_seed",
-    "build_plan",
-    "needs_measured",
-    "parse_shard",
-    "pinned_blocks",
-    "prime_flags",
-    "prime_for",
-    "resolve_flags",
-    "run_estimate_s",
-    "shuffled_arms",
-]
-
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One repetition of a cell: one server start, one probe, one bench."""
+    """One repetition of a cell: one server start, one probe, one bench. Fields as in RunIdentity."""
 
     run_id: str  # model.arm.profile.rN
     model: str
     arm: str
     profile: str
     repetition: int
+    block_id: str
+    block_arms: tuple[str, ...]
     order_in_block: int  # from 0
     seed: int
 
@@ -71,6 +55,8 @@ class Block:
                 arm=arm,
                 profile=self.profile,
                 repetition=self.repetition,
+                block_id=self.block_id,
+                block_arms=self.arms,
                 order_in_block=order,
                 seed=self.seed,
             )
@@ -105,7 +91,7 @@ class Plan:
 
     def primes_for(self, block: Block, config: Config) -> tuple[PrimeSpec, ...]:
         """The primes that must be done on a machine before `block` can start there."""
-        needed = {prime_for(config, block.model, arm) for arm in _with_sources(config, block.arms)}
+        needed = {prime_for(config, arm) for arm in _with_sources(config, block.arms)}
         return tuple(prime for prime in self.primes if prime.model == block.model and prime.arm in needed)
 
 
@@ -129,7 +115,7 @@ def build_plan(
     """The union of `suites` in common blocks: repetitions outermost, then the order of the file.
 
     `blocks_glob` keeps the blocks whose id matches; `shard` (K, N) then every N-th of them from the K-th on.
-    Raises ConfigError for an unknown or missing suite, a glob that matches nothing and an impossible shard.
+    Raises ConfigError for an unknown or missing suite and a glob that matches nothing.
     """
     if not suites:
         raise ConfigError("no suite chosen", f"name one with --suite: {', '.join(config.suites)}")
@@ -144,10 +130,7 @@ def build_plan(
             raise ConfigError(f'no block matches "{blocks_glob}"', f"blocks are {', '.join(ids)}")
         blocks = matching
     if shard is not None:
-        number, count = shard
-        if not 1 <= number <= count:
-            raise ConfigError(f"shard {number}/{count}: K must be from 1 to N", "give --shard K/N, like 1/4")
-        blocks = blocks[number - 1 :: count]
+        blocks = blocks[shard[0] - 1 :: shard[1]]
     return Plan(tuple(blocks), _primes(config, blocks))
 
 
@@ -194,25 +177,16 @@ def run_estimate_s(config: Config, model: str, profile: str) -> float:
     return estimate.start_s + estimate.window_s.get(profile, DEFAULT_WINDOW_S) + estimate.overhead_s
 
 
-def _prime_estimate_s(config: Config, model: str, arm: str) -> float:
-    """Expected seconds of a prime; an eager arm has nothing to compile."""
-    estimate = config.models[model].estimate
-    eager = EAGER_FLAG in (*config.engine.flags, *config.arms[arm].flags)
-    return (estimate.start_s if eager else estimate.cold_start_s) + estimate.overhead_s
-
-
 def prime_flags(config: Config, arm: str) -> tuple[str, ...]:
     """The flags of `arm` without a block count."""
     return without_flag(config.arms[arm].flags, BLOCKS_FLAG)
 
 
-def prime_for(config: Config, model: str, arm: str) -> str:
+def prime_for(config: Config, arm: str) -> str:
     """The arm whose prime covers `arm`: the first in the file that differs in its block count at most.
 
     The key of the engine's compile cache holds every other flag, and not the block count.
     """
-    if model not in config.models:
-        raise ConfigError(f'{config.path}: no model "{model}"', suggest(model, config.models))
     flags = prime_flags(config, arm)
     return next(name for name in config.arms if prime_flags(config, name) == flags)
 
@@ -229,18 +203,14 @@ def _primes(config: Config, blocks: Sequence[Block]) -> tuple[PrimeSpec, ...]:
     covers: dict[tuple[str, str], dict[str, None]] = {}
     for block in blocks:
         for arm in _with_sources(config, block.arms):
-            covers.setdefault((block.model, prime_for(config, block.model, arm)), {})[arm] = None
-    return tuple(
-        PrimeSpec(
-            prime_id=f"{model}.{arm}.{PRIME}",
-            model=model,
-            arm=arm,
-            flags=prime_flags(config, arm),
-            covers=tuple(covered),
-            estimate_s=_prime_estimate_s(config, model, arm),
-        )
-        for (model, arm), covered in covers.items()
-    )
+            covers.setdefault((block.model, prime_for(config, arm)), {})[arm] = None
+    primes = []
+    for (model, arm), covered in covers.items():
+        flags, estimate = prime_flags(config, arm), config.models[model].estimate
+        start_s = estimate.start_s if EAGER_FLAG in (*config.engine.flags, *flags) else estimate.cold_start_s
+        prime_id, estimate_s = f"{model}.{arm}.{PRIME}", start_s + estimate.overhead_s
+        primes.append(PrimeSpec(prime_id, model, arm, flags, tuple(covered), estimate_s))
+    return tuple(primes)
 
 
 def needs_measured(config: Config, arm: str) -> set[str]:
@@ -270,7 +240,7 @@ def resolve_flags(config: Config, model: str, arm: str, measured: Mapping[str, i
 
 
 def _measured_count(config: Config, model: str, arm: str, source: str, measured: Mapping[str, int]) -> int:
-    prime = prime_for(config, model, source)
+    prime = prime_for(config, source)
     blocks = measured.get(source, measured.get(prime))
     if blocks is None:
         raise ConfigError(

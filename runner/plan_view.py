@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.config import Config, ProfileSection
+from runner.config import Config
 from runner.plan import DEFAULT_WINDOW_S, Plan, run_estimate_s
+from runner.units import duration
 
-DISK_MIB_PER_RUN = 2  # more than a run takes; for the check of free disk before a start
 LOG_BYTES = 40_000  # compressed server and bench logs, metrics, run.json
 BYTES_A_TOKEN = 2.5  # inter-token times, steps
 BYTES_A_SECOND = 400  # NVML every 100 ms
 
 
-def run_disk_bytes(profile: ProfileSection, seconds: float) -> float:
-    """Expected bytes of one run's folder."""
-    return LOG_BYTES + profile.prompts * profile.output_tokens * BYTES_A_TOKEN + seconds * BYTES_A_SECOND
-
-
 def plan_disk_bytes(plan: Plan, config: Config) -> float:
-    """Expected bytes of every run and prime of the plan."""
-    total = sum(LOG_BYTES + prime.estimate_s * BYTES_A_SECOND for prime in plan.primes)
-    for run in plan.runs:
-        seconds = run_estimate_s(config, run.model, run.profile)
-        total += run_disk_bytes(config.profiles[run.profile], seconds)
-    return total
+    """Expected bytes of the folders of every run and prime of the plan."""
+    tokens = sum(config.profiles[run.profile].prompts * config.profiles[run.profile].output_tokens for run in plan.runs)
+    folders = len(plan.runs) + len(plan.primes)
+    return folders * LOG_BYTES + tokens * BYTES_A_TOKEN + plan.estimate_s * BYTES_A_SECOND
 
 
 def render_plan(plan: Plan, config: Config) -> str:
@@ -36,10 +29,9 @@ def render_plan(plan: Plan, config: Config) -> str:
         lines += _table(("prime", "for", "about"), primes)
     lines += ["", "Runs in order:"]
     rows = []
-    for block in plan.blocks:
-        for run in block.runs():
-            about = duration(run_estimate_s(config, run.model, run.profile))
-            rows.append((block.block_id if run.order_in_block == 0 else "", run.run_id, str(run.seed), about))
+    for run in plan.runs:
+        about = duration(run_estimate_s(config, run.model, run.profile))
+        rows.append((run.block_id if run.order_in_block == 0 else "", run.run_id, str(run.seed), about))
     lines += _table(("block", "run", "seed", "about"), rows)
     megabytes = max(1, round(plan_disk_bytes(plan, config) / 1e6))
     lines += [
@@ -55,16 +47,6 @@ def render_plan(plan: Plan, config: Config) -> str:
     if guessed:
         lines.append(f"{DEFAULT_WINDOW_S:g} s of load assumed, window_s says nothing: {', '.join(guessed)}")
     return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """'45 s', '3 min 20 s' or '2 h 05 min'."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _engine(config: Config) -> str:

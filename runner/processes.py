@@ -14,16 +14,17 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
-from runner.errors import EngineFailed, PreflightError
+from runner.errors import PreflightError
 
 MARKER_VARIABLE = "CAMPAIGN_RUN"
 POLL_S = 0.02
-PORTS = (20000, 32767)  # below Linux' ephemeral range: no outgoing connection takes the port before the engine does
+# below Linux' ephemeral range: no outgoing connection takes the port before the engine does
+PORTS = (20000, 32767)
 
 # Waits for "done" on stdin. End of file instead means that the runner died: end the process group.
 GUARD = """
@@ -45,20 +46,6 @@ def free_port() -> int:
     raise PreflightError(f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports")
 
 
-@contextlib.contextmanager
-def _on_cpus(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Bind this thread for a moment: a child inherits it, and nothing runs between fork and exec."""
-    if cpus is None:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 class Process:
     """A running child. `exec_ns` is CLOCK_MONOTONIC just before its start."""
 
@@ -74,31 +61,30 @@ class Process:
     ) -> None:
         """Start `argv` on `cpus`, its output appended to `log`; `stdin` opens a pipe (otherwise /dev/null).
 
-        Raises PreflightError when the program cannot be executed.
+        Raises PreflightError when the program cannot be started.
         """
         self.name, self.log = name, log
-        self.argv = tuple(argv)
-        with log.open("ab") as output, _on_cpus(cpus):
+        self._guard: subprocess.Popen[bytes] | None = None
+        with log.open("ab") as output:
             self.exec_ns = time.monotonic_ns()
             try:
                 self._popen = subprocess.Popen(
-                    self.argv,
-                    env=dict(environment),
+                    argv,
+                    env=environment,
                     cwd="/",  # nothing of the caller's folder gets onto the engine's import path
                     stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            except (FileNotFoundError, PermissionError) as error:
-                raise PreflightError(
-                    f"cannot start the {name}: {argv[0]}: {error.strerror}", "check --engine-python"
-                ) from error
             except OSError as error:
-                raise EngineFailed(f"cannot start the {name}: {error}", "start_failed") from error
+                message = f"cannot start the {name}: {argv[0]}: {error.strerror}"
+                raise PreflightError(message, "check --engine-python") from error
         self.pid = self._popen.pid
         try:
-            self._guard: subprocess.Popen[bytes] | None = subprocess.Popen(
+            if cpus is not None:  # in time: the child's threads inherit it, and it has none yet
+                os.sched_setaffinity(self.pid, cpus)
+            self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", GUARD, "guard", str(self.pid)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -107,7 +93,6 @@ class Process:
                 env={"PATH": os.environ.get("PATH", "/bin:/usr/bin")},
             )
         except BaseException:
-            self._guard = None
             self.stop(0.0)
             raise
 
@@ -127,9 +112,7 @@ class Process:
 
     def last_line(self) -> str:
         """The last non-empty line of its output (at most 400 characters)."""
-        with self.log.open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - 8192))
-            lines = stream.read().decode(errors="replace").replace("\r", "\n").split("\n")
+        lines = self.log_bytes()[-8192:].decode(errors="replace").replace("\r", "\n").split("\n")
         return next((line.strip()[-400:] for line in reversed(lines) if line.strip()), "(no output)")
 
     def group_alive(self) -> bool:
@@ -157,7 +140,9 @@ class Process:
             if self._popen.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._popen.stdin.close()
-            self._disarm()
+            if self._guard is not None:
+                with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: stopped before
+                    self._guard.communicate(b"done\n", timeout=2.0)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -168,37 +153,26 @@ class Process:
         while self.group_alive() and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
-    def _disarm(self) -> None:
-        if self._guard is None:
-            return
-        guard, self._guard = self._guard, None
-        with contextlib.suppress(OSError):
-            guard.communicate(b"done\n", timeout=2.0)
 
-
-def marked(marker: str, *, prefix: bool = False) -> list[psutil.Process]:
-    """Processes whose environment carries `marker` (or one that begins with it), this one excepted."""
+def marked(marker: str) -> list[psutil.Process]:
+    """Processes whose CAMPAIGN_RUN begins with `marker`, this one excepted."""
+    assert marker, "an empty one would be everybody's"
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            value = process.environ().get(MARKER_VARIABLE)
-            if (
-                value is not None
-                and process.pid != os.getpid()
-                and (value.startswith(marker) if prefix else value == marker)
-            ):
+            if process.environ().get(MARKER_VARIABLE, "").startswith(marker) and process.pid != os.getpid():
                 found.append(process)
     return found
 
 
-def kill_marked(marker: str, *, prefix: bool = False, timeout_s: float = 20.0) -> list[int]:
+def kill_marked(marker: str, timeout_s: float = 20.0) -> list[int]:
     """SIGKILL the processes that carry the marker until none is left or the time is up; returns their ids."""
-    killed: list[int] = []
+    killed: set[int] = set()
     deadline = time.monotonic() + timeout_s
-    while (found := marked(marker, prefix=prefix)) and time.monotonic() < deadline:
+    while (found := marked(marker)) and time.monotonic() < deadline:
         for process in found:
-            killed.append(process.pid)
+            killed.add(process.pid)
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(POLL_S)
-    return sorted(set(killed))
+    return sorted(killed)

@@ -19,8 +19,9 @@ class Place:
     gpu_uuid: str | None
     cache_id: str | None
 
-    def same_hardware(self, record: RunRecord) -> bool:
-        return record.machine_id == self.machine_id and (record.gpu.uuid if record.gpu else None) == self.gpu_uuid
+
+def _hardware(record: RunRecord) -> tuple[str, str | None]:
+    return record.machine_id, record.gpu.uuid if record.gpu else None
 
 
 @dataclass(frozen=True)
@@ -48,24 +49,20 @@ def block_state(block: Block, records: Iterable[RunRecord], place: Place | None)
     for record in records:
         if record.kind == "run" and record.block_id == block.block_id:
             passes.setdefault(record.pass_number, []).append(record)
-    wanted = set(block.arms)
-    for number in sorted(passes, reverse=True):
-        valid = {r.arm for r in passes[number] if r.status == "valid"}
-        places = {(r.machine_id, r.gpu.uuid if r.gpu else None) for r in passes[number] if r.status == "valid"}
-        if wanted <= valid and len(places) == 1:
-            return BlockState(block, "done", number, frozenset(wanted))
     if not passes:
         return BlockState(block, "new", 1)
+    wanted = frozenset(block.arms)
+    for number in sorted(passes, reverse=True):
+        valid = [r for r in passes[number] if r.status == "valid"]
+        if wanted <= {r.arm for r in valid} and len({_hardware(r) for r in valid}) == 1:
+            return BlockState(block, "done", number, wanted)
     latest = max(passes)
     runs = passes[latest]
-    here = place is None or all(place.same_hardware(r) for r in runs)
+    here = place is None or all(_hardware(r) == (place.machine_id, place.gpu_uuid) for r in runs)
     if not here or any(set(r.block_arms) != wanted for r in runs):
         return BlockState(block, "new", latest + 1)
-    attempts: dict[str, int] = {}
-    for record in runs:
-        attempts[record.arm] = max(attempts.get(record.arm, 0), record.attempt)
-    valid_arms = frozenset(r.arm for r in runs if r.status == "valid") & frozenset(wanted)
-    return BlockState(block, "partial", latest, valid_arms, attempts)
+    attempts = {arm: max((r.attempt for r in runs if r.arm == arm), default=0) for arm in block.arms}
+    return BlockState(block, "partial", latest, frozenset(r.arm for r in runs if r.status == "valid"), attempts)
 
 
 def primes_needed(records: Sequence[RunRecord], place: Place, model: str, arms: Sequence[str]) -> list[str]:
@@ -81,22 +78,16 @@ def primes_needed(records: Sequence[RunRecord], place: Place, model: str, arms: 
     return cold if cold or machine_warm else list(arms)[:1]
 
 
-def prime_attempts(records: Iterable[RunRecord], folder_prefix: str) -> int:
-    """Highest pass number used by folders of this prime, 0 if none."""
-    return max((r.pass_number for r in records if r.kind == "prime" and r.run_id == folder_prefix), default=0)
-
-
-def measured_blocks(records: Iterable[RunRecord]) -> dict[tuple[str, str], int]:
-    """KV blocks of each (model, arm), as the campaign's earliest valid prime profiled them.
+def measured_primes(records: Iterable[RunRecord], model: str) -> dict[str, RunRecord]:
+    """By arm, the campaign's earliest valid prime of `model` that profiled how many KV blocks the arm has by nature.
 
     The earliest counts for the whole campaign, so that an arm has exactly the same pool in all its blocks.
     """
-    counts: dict[tuple[str, str], int] = {}
+    primes: dict[str, RunRecord] = {}
     for record in sorted(records, key=lambda r: (r.wall_start, r.folder)):
-        natural = record.num_gpu_blocks_natural or record.num_gpu_blocks
-        if record.kind == "prime" and record.status == "valid" and natural is not None:
-            counts.setdefault((record.model, record.arm), natural)
-    return counts
+        if (record.kind, record.model, record.status) == ("prime", model, "valid") and record.num_gpu_blocks_natural:
+            primes.setdefault(record.arm, record)
+    return primes
 
 
 def duration_s(record: RunRecord) -> float | None:
@@ -109,11 +100,8 @@ def duration_s(record: RunRecord) -> float | None:
 def typical_s(
     records: Sequence[RunRecord], kind: str, model: str, arm: str, profile: str | None, guess_s: float
 ) -> float:
-    """Median duration of this cell's valid runs so far, in seconds; `guess_s` (from campaign.toml) while there is none."""
-    seen = [
-        seconds
-        for r in records
-        if (r.kind, r.model, r.arm, r.profile, r.status) == (kind, model, arm, profile, "valid")
-        and (seconds := duration_s(r)) is not None
-    ]
+    """Median duration of this cell's valid runs so far, in seconds; `guess_s` while there is none."""
+    cell = (kind, model, arm, profile, "valid")
+    valid = [r for r in records if (r.kind, r.model, r.arm, r.profile, r.status) == cell]
+    seen = [seconds for record in valid if (seconds := duration_s(record)) is not None]
     return median(seen) if seen else guess_s

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -19,14 +20,14 @@ from typing import Any
 
 import psutil
 
-from runner.config import Config, ModelSection
-from runner.errors import PreflightError
+from runner.config import Config
+from runner.config_model import ModelSection
 from runner.launcher import EngineHost
 from runner.nvml import Gpu
+from runner.processes import MARKER_VARIABLE
 
 SCHEMA_VERSION = 1
 HASHED_WHOLE_BYTES = 64 * 2**20  # larger files: by the name of the hub's content-addressed blob, or size alone
-QUESTION_TIMEOUT_S = 120.0
 MUST_AGREE = (
     "machine.cpu",
     "gpu.name",
@@ -40,23 +41,6 @@ MUST_AGREE = (
     "engine.packages_sha256",
     "engine.environment_sha256",
 )
-
-# Asked of the engine's Python. torch is not imported: its version file is enough and takes no seconds.
-_QUESTION = """
-import importlib.metadata as m, importlib.util as u, json, platform, runpy, os
-def constants(package, file):
-    spec = u.find_spec(package)
-    path = spec and spec.origin and os.path.join(os.path.dirname(spec.origin), file)
-    return runpy.run_path(path) if path and os.path.exists(path) else {}
-vllm, torch = constants("vllm", "_version.py"), constants("torch", "version.py")
-print(json.dumps({
-    "version": vllm.get("__version__"), "commit": vllm.get("__commit_id__"),
-    "torch_cuda": torch.get("cuda"), "torch_commit": torch.get("git_version"),
-    "python": platform.python_version(),
-    # reversed: of two with one name the first on the path is the one imported
-    "packages": {d.name.lower(): d.version for d in reversed(list(m.distributions())) if d.name},
-}))
-"""
 
 
 def collect_provenance(config: Config, host: EngineHost, gpu: Gpu | None) -> dict[str, Any]:
@@ -100,13 +84,9 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _field(text: str | None, name: str, separator: str) -> str | None:
-    """The value of the first `name<separator>value` line."""
-    for line in (text or "").splitlines():
-        key, found, value = line.partition(separator)
-        if found and key.strip() == name:
-            return value.strip().strip('"')
-    return None
+def _match(pattern: str, path: str) -> str | None:
+    found = re.search(pattern, _read(path) or "", re.MULTILINE)
+    return found[1] if found else None
 
 
 def _machine() -> dict[str, Any]:
@@ -114,11 +94,11 @@ def _machine() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
-        "os": _field(_read("/etc/os-release"), "PRETTY_NAME", "="),
+        "os": _match(r'^PRETTY_NAME="?([^"\n]*)', "/etc/os-release"),
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "product": _read("/sys/class/dmi/id/product_name"),
-        "cpu": _field(_read("/proc/cpuinfo"), "model name", ":"),
+        "cpu": _match(r"^model name\s*: (.*)$", "/proc/cpuinfo"),
         "cpus_logical": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
         "cpu_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -131,43 +111,21 @@ def _machine() -> dict[str, Any]:
 
 
 def _engine(config: Config, host: EngineHost) -> dict[str, Any]:
-    environment, added = host.environment(config, marker="")
-    campaign_sets = {k: v for k, v in sorted(added.items()) if not k.startswith("CAMPAIGN_RUN")}
-    shared: dict[str, Any] = {
-        "kind": config.engine.kind,
-        "simulated": config.engine.kind == "stand-in",
-        "version_asked_for": config.engine.version,
-        "image": config.engine.image,
-        "launcher": config.engine.launcher,
-        "environment": campaign_sets,
-        "environment_sha256": _digest(config.engine.environment),  # without this machine's paths
+    engine = config.engine
+    _, added = host.environment(config, marker="")
+    facts: dict[str, Any] = {
+        "kind": engine.kind,
+        "simulated": engine.kind == "stand-in",
+        "version_asked_for": engine.version,
+        "image": engine.image,
+        "launcher": engine.launcher,
+        "environment": {name: value for name, value in sorted(added.items()) if name != MARKER_VARIABLE},
+        "environment_sha256": _digest(engine.environment),  # without this machine's paths
     }
-    if config.engine.kind == "stand-in":
-        return {**shared, "version": config.engine.version}
-    answer = _ask(host.python, environment)
-    return {**shared, "python_executable": host.python, **answer, "packages_sha256": _digest(answer["packages"])}
-
-
-def _ask(python: str, environment: dict[str, str]) -> dict[str, Any]:
-    """Versions in the engine's environment."""
-    message: object
-    try:
-        done = subprocess.run(
-            [python, "-c", _QUESTION],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=QUESTION_TIMEOUT_S,
-            check=True,
-        )
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    except subprocess.CalledProcessError as error:
-        message = ((error.stderr or "").strip().splitlines() or [error])[-1]
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError) as error:
-        message = error
-    else:
-        return {**answer, "packages": dict(sorted(answer["packages"].items()))}
-    raise PreflightError(f"--engine-python {python}: {message}", "check --engine-python and --engine-path")
+    if engine.kind == "stand-in":
+        return {**facts, "version": engine.version}
+    answer = host.ask_engine(config)
+    return {**facts, "python_executable": host.python, **answer, "packages_sha256": _digest(answer["packages"])}
 
 
 def _model(model: ModelSection, models: Path) -> dict[str, Any]:
@@ -182,8 +140,7 @@ def _model(model: ModelSection, models: Path) -> dict[str, Any]:
 
 def _files(folder: Path) -> dict[str, Any]:
     """By path in the folder; empty where the folder is not on this machine."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): _file(path) for path in paths}
+    return {str(path.relative_to(folder)): _file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -191,7 +148,7 @@ def _file(path: Path) -> dict[str, Any]:
     size, blob = path.stat().st_size, path.resolve().name
     if size <= HASHED_WHOLE_BYTES:
         return {"bytes": size, "sha256": _sha256(path.read_bytes())}
-    named = path.is_symlink() and len(blob) == 64 and set(blob) <= set("0123456789abcdef")
+    named = path.is_symlink() and re.fullmatch("[0-9a-f]{64}", blob)
     return {"bytes": size, "sha256": blob if named else None}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,19 +14,15 @@ from runner.context import Measured, RunContext
 from runner.errors import EngineFailed
 from runner.finish import collect, complete
 from runner.memory import utilization_for
-from runner.nvml import Gpu, NvmlFailed
+from runner.nvml import NvmlFailed
 from runner.processes import Process, free_port, kill_marked
-from runner.standin.hardware import CARD_GIB
 from runner.telemetry import Telemetry
-from runner.watch import StartWatch, Stopped, Watch, death
-
-__all__ = ["RunContext", "Stopped", "execute_run"]
+from runner.watch import Stopped, Watch, death
 
 IDLE_LIMIT_MIB = 2048  # more than this before a start is somebody else's
 MEMORY_SLACK_MIB = 512  # above the idle reading: the memory counts as freed
 MEMORY_WAIT_S = 60.0
 PROBE_WAIT_S = 300.0
-WINDOW_POLL_S = 0.05
 HURRIED_STOP_S = 5.0  # grace when nothing that the engine could still write is wanted
 PROBE_TOKENS = range(50, 450)  # ids that any vocabulary has
 
@@ -40,73 +36,84 @@ def execute_run(ctx: RunContext) -> RunRecord:
     """
     measured = Measured()
     failure: EngineFailed | None = None
-    telemetry = Telemetry(ctx.gpu, ctx.telemetry_csv) if ctx.gpu else None
-    try:
-        measured.idle_memory_mib = _idle_memory(ctx)
+    telemetry = Telemetry(ctx.gpu, ctx.directory / "telemetry.csv") if ctx.gpu else None
+    with ExitStack() as stack:
         if telemetry:
-            telemetry.start()
-        _engine(ctx, measured)
-    except EngineFailed as error:
-        failure = error
-    except BaseException:
-        if telemetry:
-            telemetry.stop()
-        raise
-    ctx.on_phase("writing")
-    memory = _MemoryFreed(ctx, measured)
-    try:
+            stack.callback(telemetry.stop)
+        try:
+            _wait_for_idle_gpu(ctx, measured)
+            if telemetry:
+                telemetry.start()
+            _engine(ctx, measured)
+        except EngineFailed as error:
+            failure = error
+        ctx.on_phase("writing")
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        memory = pool.submit(_wait_for_freed_memory, ctx, measured)
         parsed = collect(ctx, measured)
         failure = failure or memory.result()
-    finally:
-        if telemetry:
-            telemetry.stop()
     return complete(ctx, measured, parsed, failure, telemetry)
 
 
-def _idle_memory(ctx: RunContext) -> int | None:
-    """GPU memory in use before the start (MiB). EngineFailed `gpu_busy` if it stays above the limit."""
+def _used_memory_mib(ctx: RunContext, limit_mib: int) -> int | None:
+    """GPU memory in use once it is within the limit, or when the wait is over; None without a GPU."""
     if ctx.gpu is None:
         return None
-    ctx.on_phase("waiting for an idle GPU")
     deadline = time.monotonic() + MEMORY_WAIT_S
-    while (used := ctx.gpu.memory_used_mib()) > IDLE_LIMIT_MIB:
-        if time.monotonic() > deadline:
-            raise EngineFailed(
-                f"{used} MiB of GPU memory are in use before the start, by {_holders(ctx.gpu)}",
-                "gpu_busy",
-                "end these processes, or choose another GPU with --gpu",
-            )
-        if ctx.stop_requested.wait(0.2):
+    while (used := ctx.gpu.memory_used_mib()) > limit_mib and time.monotonic() < deadline:
+        if ctx.stop_requested.wait(0.05):
             raise Stopped
     return used
 
 
-def _holders(gpu: Gpu) -> str:
-    pids = sorted(process.pid for process in gpu.processes())
+def _holders(ctx: RunContext) -> str:
+    pids = ctx.gpu.processes() if ctx.gpu else []
     return f"processes {', '.join(map(str, pids))}" if pids else "processes that this user cannot see"
 
 
-def _utilization(ctx: RunContext) -> float | None:
-    engine = ctx.config.engine
-    if ctx.host.kind == "stand-in" and engine.memory_budget_gib is not None:
-        return min(1.0, engine.memory_budget_gib / CARD_GIB)
-    return utilization_for(ctx.config, ctx.gpu)
+def _wait_for_idle_gpu(ctx: RunContext, measured: Measured) -> None:
+    if ctx.gpu:
+        ctx.on_phase("waiting for an idle GPU")
+    used = _used_memory_mib(ctx, IDLE_LIMIT_MIB)
+    if used is not None and used > IDLE_LIMIT_MIB:
+        message = f"{used} MiB of GPU memory are in use before the start, by {_holders(ctx)}"
+        raise EngineFailed(message, "gpu_busy", "end these processes, or choose another GPU with --gpu")
+    measured.idle_memory_mib = used
+
+
+def _wait_for_freed_memory(ctx: RunContext, measured: Measured) -> EngineFailed | None:
+    """Until the GPU's memory is what it was before the start; what is wrong if it is not. Raises Stopped."""
+    idle = measured.idle_memory_mib
+    if idle is None:
+        return None
+    try:
+        used = _used_memory_mib(ctx, idle + MEMORY_SLACK_MIB)
+    except NvmlFailed as error:
+        return EngineFailed(error.message, "gpu_lost", error.hint)
+    if used is not None and used > idle + MEMORY_SLACK_MIB:
+        return EngineFailed(
+            f"{used} MiB of GPU memory are still in use {MEMORY_WAIT_S:.0f} s after the engine's end "
+            f"({idle} MiB before its start), by {_holders(ctx)}",
+            "gpu_memory_not_freed",
+            "end these processes; if there are none, reset the GPU",
+        )
+    measured.mark("memory_freed_ns")
+    return None
 
 
 def _engine(ctx: RunContext, measured: Measured) -> None:
     """From the server's exec to its end. Whatever happens, no process is left when it returns or raises."""
-    model = ctx.config.models[ctx.model]
-    port = free_port()
-    gpu_index = ctx.gpu.identity().index if ctx.gpu else None
-    environment, measured.environment = ctx.host.environment(
-        ctx.config, marker=ctx.marker, steps_file=ctx.steps_csv, gpu_index=gpu_index
+    config, host, port = ctx.config, ctx.host, free_port()
+    setting = partial(
+        host.environment, config, marker=ctx.marker, gpu_index=ctx.gpu.identity().index if ctx.gpu else None
     )
+    environment, measured.environment = setting(steps_file=ctx.directory / "steps.csv")
     measured.serve_argv = tuple(
-        ctx.host.serve_argv(
-            ctx.config,
-            model,
+        host.serve_argv(
+            config,
+            ctx.model,
             port=port,
-            utilization=_utilization(ctx),
+            utilization=utilization_for(config, ctx.gpu),
             arm_flags=ctx.arm_flags,
             pinned_blocks=ctx.pinned_blocks,
         )
@@ -115,31 +122,24 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
     ctx.on_phase("starting")
     with ExitStack() as stack:
         stack.callback(kill_marked, ctx.marker)
-        server = Process("engine", measured.serve_argv, environment, ctx.server_log, cpus=ctx.host.cpus)
+        server = Process("engine", measured.serve_argv, environment, ctx.directory / "server.log", cpus=host.cpus)
         stack.callback(lambda: _stop_server(server, measured, grace_s))
         measured.moments["exec_ns"] = server.exec_ns
         watch = Watch(ctx.stop_requested, server, ctx.on_phase)
         client = None
         if ctx.profile is not None:
+            seed, result = ctx.identity.seed or 0, ctx.directory / "bench.raw.json"
             measured.bench_argv = tuple(
-                ctx.host.bench_argv(
-                    ctx.config,
-                    model,
-                    ctx.config.profiles[ctx.profile],
-                    port=port,
-                    seed=ctx.seed or 0,
-                    result=ctx.bench_result,
-                )
+                host.bench_argv(config, ctx.model, ctx.profile, port=port, seed=seed, result=result)
             )
-            client_environment, _ = ctx.host.environment(ctx.config, marker=ctx.marker, gpu_index=gpu_index)
-            client = BenchClient(measured.bench_argv, client_environment, ctx.bench_log, cpus=ctx.host.cpus)
+            client = BenchClient(measured.bench_argv, setting()[0], ctx.directory / "bench.log", cpus=host.cpus)
             stack.callback(client.stop, 0.0)
             watch.client = client
         _until_probed(ctx, measured, watch, port)
         if client is not None:
             _load(ctx, measured, watch, client, port)
         watch.phase("stopping")
-        grace_s = ctx.config.engine.timeouts.stop_s
+        grace_s = config.engine.timeouts.stop_s
 
 
 def _stop_server(server: Process, measured: Measured, grace_s: float) -> None:
@@ -152,19 +152,13 @@ def _stop_server(server: Process, measured: Measured, grace_s: float) -> None:
 def _until_probed(ctx: RunContext, measured: Measured, watch: Watch, port: int) -> None:
     """Healthy, probed, of the right version, counters read."""
     engine = ctx.config.engine
-    start = StartWatch(watch, engine.timeouts.start_s, engine.timeouts.silence_s)
-    measured.moments["healthy_ns"] = http.wait_healthy(port, start.pause)
+    measured.moments["healthy_ns"] = watch.until_healthy(port, engine.timeouts)
     watch.phase("probing")
     prompt = [PROBE_TOKENS[i * 7919 % len(PROBE_TOKENS)] for i in range(engine.probe.input_tokens)]
-    path = ctx.host.model_path(ctx.config.models[ctx.model])
-    probe = watch.call(partial(http.probe, port, path, prompt, engine.probe.output_tokens, PROBE_WAIT_S))
-    measured.moments |= {
-        "probe_sent_ns": probe.sent_ns,
-        "probe_first_token_ns": probe.first_token_ns,
-        "probe_end_ns": probe.end_ns,
-    }
+    path = ctx.host.model_path(ctx.model)
+    measured.moments |= watch.call(partial(http.probe, port, path, prompt, engine.probe.output_tokens, PROBE_WAIT_S))
     measured.engine_version = watch.call(partial(http.engine_version, port))
-    if measured.engine_version.partition("+")[0] != engine.version.partition("+")[0]:
+    if measured.engine_version.partition("+")[0] != engine.version:
         raise EngineFailed(
             f"the engine is vLLM {measured.engine_version}, campaign.toml asks for {engine.version}",
             "engine_version",
@@ -181,53 +175,9 @@ def _load(ctx: RunContext, measured: Measured, watch: Watch, client: BenchClient
     watch.phase("measuring")
     watch.client = None  # from here on its end is what is waited for
     measured.moments["go_ns"] = client.go()
-    status = watch.until(client.poll, timeouts.bench_s, "bench_timeout", WINDOW_POLL_S)
+    status = watch.until(client.poll, timeouts.bench_s, "bench_timeout")
     measured.mark("bench_exit_ns")
     watch.call(partial(http.fetch, port, "/health"))
     if status != 0:
         raise death(client, watch.doing, "client_failed")
     measured.metrics["after"] = watch.call(partial(http.fetch, port, "/metrics"))
-
-
-class _MemoryFreed:
-    """Waits in a thread, while files are written, until the GPU's memory is what it was before the start."""
-
-    def __init__(self, ctx: RunContext, measured: Measured) -> None:
-        self._ctx, self._measured = ctx, measured
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="gpu-memory", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._wait()
-        except NvmlFailed as error:
-            self._error = EngineFailed(error.message, "gpu_lost", error.hint)
-        except BaseException as error:
-            self._error = error
-
-    def _wait(self) -> None:
-        gpu, idle = self._ctx.gpu, self._measured.idle_memory_mib
-        if gpu is None or idle is None:
-            return
-        deadline = time.monotonic() + MEMORY_WAIT_S
-        while (used := gpu.memory_used_mib()) > idle + MEMORY_SLACK_MIB:
-            if time.monotonic() > deadline:
-                raise EngineFailed(
-                    f"{used} MiB of GPU memory are still in use {MEMORY_WAIT_S:.0f} s after the engine's end "
-                    f"({idle} MiB before its start), by {_holders(gpu)}",
-                    "gpu_memory_not_freed",
-                    "end these processes; if there are none, reset the GPU",
-                )
-            if self._ctx.stop_requested.wait(0.05):
-                raise Stopped
-        self._measured.mark("memory_freed_ns")
-
-    def result(self) -> EngineFailed | None:
-        """What kept the memory, None if it is free. Raises Stopped."""
-        self._thread.join()
-        if isinstance(self._error, EngineFailed):
-            return self._error
-        if self._error is not None:
-            raise self._error
-        return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.display import clock, outcome
+from runner.display import outcome
 from runner.plan import Plan
 from runner.progress import block_state, duration_s
 from runner.store import read_header, read_records
+from runner.units import duration
 
 
 def render_status(root: Path, plan: Plan) -> str:
@@ -28,5 +29,5 @@ def render_status(root: Path, plan: Plan) -> str:
     partial = sorted(root.glob("*/*.partial"))
     lines += [f"  {path.name}: half-written (in progress, or cut off)" for path in partial]
     spent = sum(seconds for r in records if (seconds := duration_s(r)) is not None)
-    lines.append(f"{done} of {len(plan.blocks)} blocks done; {len(records)} runs and primes took {clock(spent)}")
+    lines.append(f"{done} of {len(plan.blocks)} blocks done; {len(records)} runs and primes took {duration(spent)}")
     return "\n".join(lines)

@@ -15,14 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from analysis.formats.run_record import RunRecord
 from runner.config import Config, changed_keys, config_fingerprint
-from runner.errors import ConfigChanged, StoreError, StoreLocked
+from runner.errors import ConfigError, StoreError
 
 STORE_SCHEMA_VERSION = 1
-Kind = Literal["run", "prime"]
 _FOLDER = {"run": "runs", "prime": "primes"}
 
 
@@ -42,16 +39,14 @@ def write_atomic(path: Path, text: str) -> None:
     """Write `text` so that `path` holds either its old content or all of the new (fsync, rename)."""
     temporary = path.with_name(path.name + ".tmp")
     with _as_store_error("write", path):
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+        temporary.write_text(text, encoding="utf-8")
+        _fsync(temporary)
         temporary.replace(path)
-        fsync_directory(path.parent)
+        _fsync(path.parent)
 
 
-def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+def _fsync(path: Path) -> None:
+    """Make the content of a file, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,154 +66,26 @@ def read_records(root: Path) -> tuple[list[RunRecord], list[Unreadable]]:
     """Every readable run.json under runs/ and primes/, in folder order, and the folders that are not readable."""
     records: list[RunRecord] = []
     unreadable: list[Unreadable] = []
-    for parent in (root / name for name in _FOLDER.values()):
-        if not parent.is_dir():
+    for folder in [folder for name in _FOLDER.values() for folder in sorted((root / name).glob("*"))]:
+        if folder.name.endswith(".partial") or not folder.is_dir():
             continue
-        for folder in sorted(parent.iterdir()):
-            if folder.name.endswith(".partial") or not folder.is_dir():
-                continue
-            try:
-                record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
-                if record.folder != folder.name:
-                    raise ValueError(f"run.json says folder {record.folder!r}")
-                records.append(record)
-            except (OSError, ValidationError, ValueError) as error:
-                unreadable.append(Unreadable(folder, str(error).splitlines()[0]))
+        try:
+            record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
+            if record.folder != folder.name:
+                raise ValueError(f"run.json says folder {record.folder!r}")
+            records.append(record)
+        except (OSError, ValueError) as error:
+            unreadable.append(Unreadable(folder, str(error).splitlines()[0]))
     return records, unreadable
-
-
-class Store:
-    """An opened, locked results folder. Use `Store.open`; close (or leave the `with`) to release the lock."""
-
-    def __init__(self, root: Path, store_id: str, lock: int) -> None:
-        self.root = root
-        # copies of one folder may be worked on side by side: processes are told apart by the path as well
-        self.process_mark = f"{store_id}-{hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8]}"
-        self._lock: int | None = lock
-
-    @classmethod
-    def open(cls, root: Path, config: Config) -> Store:
-        """Create or reopen `root` for `config`.
-
-        Raises StoreLocked when another campaign process holds it, ConfigChanged when it was begun with a
-        configuration that measures something else, StoreError when it cannot be read or written.
-        """
-        with _as_store_error("create", root):
-            for name in (*_FOLDER.values(), "sittings", "aborted"):
-                (root / name).mkdir(parents=True, exist_ok=True)
-            lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(lock, 64, 0).decode(errors="replace").strip()
-            os.close(lock)
-            raise StoreLocked(
-                f"{root} is in use by another campaign (process {holder or 'unknown'})",
-                "wait for it, stop it, or give this one another folder with --results",
-            ) from error
-        try:
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-            store_id = cls._adopt(root, config)
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(root, store_id, lock)
-
-    @staticmethod
-    def _adopt(root: Path, config: Config) -> str:
-        """Check the folder's configuration against `config`, or record it. Returns the store's identity."""
-        fingerprint = config_fingerprint(config)
-        path = root / "campaign.json"
-        if path.exists():
-            header = read_header(root)
-            changed = changed_keys(header["configuration"], fingerprint)
-            if changed:
-                raise ConfigChanged(
-                    f"{root} was begun with another configuration; changed: {', '.join(changed)}",
-                    f"restore these values (see {root / 'campaign.toml'}), or use another campaign name or --results",
-                )
-            merged = _merge(header["configuration"], fingerprint)
-            if merged != header["configuration"]:  # arms, models or profiles were added
-                write_atomic(path, _header_text(header["store_id"], config, merged))
-                write_atomic(root / "campaign.toml", config.text)
-            return str(header["store_id"])
-        if any((root / "runs").iterdir()):
-            raise StoreError(
-                f"{root} holds runs but no campaign.json", "restore campaign.json, or use another --results"
-            )
-        store_id = uuid.uuid4().hex[:12]
-        write_atomic(root / "campaign.toml", config.text)
-        write_atomic(path, _header_text(store_id, config, fingerprint))
-        return store_id
-
-    def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def sweep(self) -> list[Path]:
-        """Move half-written and unreadable folders of earlier crashes to aborted/; returns where they went."""
-        moved = []
-        _, unreadable = read_records(self.root)
-        left = [f for name in _FOLDER.values() for f in sorted((self.root / name).glob("*.partial"))]
-        for folder in [*left, *(item.folder for item in unreadable)]:
-            stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-            target = self.root / "aborted" / f"{folder.name.removesuffix('.partial')}.{stamp}.{uuid.uuid4().hex[:4]}"
-            with _as_store_error("move", folder):
-                folder.rename(target)
-            moved.append(target)
-        return moved
-
-    def records(self) -> list[RunRecord]:
-        return read_records(self.root)[0]
-
-    def begin(self, kind: Kind, folder: str) -> Path:
-        """A new empty `<folder>.partial`; nothing reads it until `commit`."""
-        partial = self.root / _FOLDER[kind] / f"{folder}.partial"
-        with _as_store_error("create", partial):
-            if partial.exists():
-                shutil.rmtree(partial)
-            partial.mkdir()
-        return partial
-
-    def commit(self, partial: Path) -> Path:
-        """Flush every file and give the folder its final name."""
-        final = partial.with_name(partial.name.removesuffix(".partial"))
-        with _as_store_error("finish", partial):
-            for path in partial.iterdir():
-                descriptor = os.open(path, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-            fsync_directory(partial)
-            partial.rename(final)
-            fsync_directory(final.parent)
-        return final
-
-    def write_sitting(self, sitting_id: str, provenance: Mapping[str, Any]) -> None:
-        folder = self.root / "sittings" / sitting_id
-        with _as_store_error("create", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "provenance.json", json.dumps(provenance, indent=1, sort_keys=True) + "\n")
 
 
 def read_header(root: Path) -> dict[str, Any]:
     """campaign.json of a results folder. Raises StoreError when there is none or it cannot be read."""
     path = root / "campaign.json"
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
+        header = dict(json.loads(path.read_bytes()))
         if header["schema_version"] != STORE_SCHEMA_VERSION:
             raise ValueError(f"schema_version {header['schema_version']!r} is not {STORE_SCHEMA_VERSION}")
-        if not isinstance(header["configuration"], dict):
-            raise TypeError("configuration is not a table")
     except FileNotFoundError as error:
         raise StoreError(
             f"{root} is not a results folder: no campaign.json", "check the path, or run a campaign first"
@@ -227,25 +94,115 @@ def read_header(root: Path) -> dict[str, Any]:
         raise StoreError(
             f"{path} cannot be read: {error}", "restore it from a copy, or use another --results"
         ) from error
-    return dict(header)
+    return header
 
 
-def _header_text(store_id: str, config: Config, configuration: Mapping[str, Any]) -> str:
-    header = {
-        "schema_version": STORE_SCHEMA_VERSION,
-        "store_id": store_id,
-        "campaign": config.campaign.name,
-        "configuration": configuration,
-    }
-    return json.dumps(header, indent=1, sort_keys=True) + "\n"
+class Store:
+    """An opened, locked results folder. Use `Store.open`; leaving the `with` releases the lock."""
 
+    def __init__(self, root: Path, config: Config, lock: int) -> None:
+        self.root, self._lock = root, lock
+        # copies of one folder may be worked on side by side: processes are told apart by the path as well
+        self.process_mark = f"{self._adopt(config)}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
 
-def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`old` plus what `new` adds; values present in both are equal where `changed_keys` found nothing."""
-    merged = dict(old)
-    for key, value in new.items():
-        if isinstance(value, Mapping) and isinstance(old.get(key), Mapping):
-            merged[key] = _merge(old[key], value)
-        else:
-            merged.setdefault(key, value)
-    return merged
+    @classmethod
+    def open(cls, root: Path, config: Config) -> Store:
+        """Create or reopen `root` for `config`.
+
+        Raises ConfigError when it was begun with a configuration that measures something else, StoreError when
+        another campaign process holds it, or it cannot be read or written.
+        """
+        root = root.resolve()
+        with _as_store_error("create", root):
+            for name in (*_FOLDER.values(), "sittings", "aborted"):
+                (root / name).mkdir(parents=True, exist_ok=True)
+            lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            return cls(root, config, lock)
+        except BlockingIOError as error:
+            holder = os.pread(lock, 64, 0).decode(errors="replace").strip()
+            os.close(lock)
+            raise StoreError(
+                f"{root} is in use by another campaign (process {holder or 'unknown'})",
+                "wait for it, stop it, or give this one another folder with --results",
+            ) from error
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def _adopt(self, config: Config) -> str:
+        """Check the folder's configuration against `config`, or record it. Returns the store's identity."""
+        fingerprint = config_fingerprint(config)
+        store_id = uuid.uuid4().hex[:12]
+        if (self.root / "campaign.json").exists():
+            header = read_header(self.root)
+            store_id = str(header["store_id"])
+            if header["configuration"] == fingerprint:
+                return store_id
+            changed = changed_keys(header["configuration"], fingerprint)
+            if changed:
+                raise ConfigError(
+                    f"{self.root} was begun with another configuration; changed: {', '.join(changed)}",
+                    f"restore these values (see {self.root / 'campaign.toml'}), "
+                    "or use another campaign name or --results",
+                )
+        elif any((self.root / "runs").iterdir()):
+            raise StoreError(
+                f"{self.root} holds runs but no campaign.json", "restore campaign.json, or use another --results"
+            )
+        header = {
+            "schema_version": STORE_SCHEMA_VERSION,
+            "store_id": store_id,
+            "campaign": config.campaign.name,
+            "configuration": fingerprint,
+        }
+        write_atomic(self.root / "campaign.toml", config.text)
+        write_atomic(self.root / "campaign.json", json.dumps(header, indent=1, sort_keys=True) + "\n")
+        return store_id
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def sweep(self) -> list[Path]:
+        """Move half-written and unreadable folders of earlier crashes to aborted/; returns where they went."""
+        moved = []
+        left = [folder for name in _FOLDER.values() for folder in sorted((self.root / name).glob("*.partial"))]
+        for folder in [*left, *(item.folder for item in read_records(self.root)[1])]:
+            stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.{uuid.uuid4().hex[:4]}"
+            target = self.root / "aborted" / f"{folder.name.removesuffix('.partial')}.{stamp}"
+            with _as_store_error("move", folder):
+                folder.rename(target)
+            moved.append(target)
+        return moved
+
+    def records(self) -> list[RunRecord]:
+        return read_records(self.root)[0]
+
+    def begin(self, kind: Literal["run", "prime"], folder: str) -> Path:
+        """A new empty `<folder>.partial`, absolute; nothing reads it until `commit`."""
+        partial = self.root / _FOLDER[kind] / f"{folder}.partial"
+        with _as_store_error("create", partial):
+            if partial.exists():
+                shutil.rmtree(partial)
+            partial.mkdir()
+        return partial
+
+    def commit(self, partial: Path) -> None:
+        """Flush every file and give the folder its final name."""
+        with _as_store_error("finish", partial):
+            for path in (*partial.iterdir(), partial):
+                _fsync(path)
+            partial.rename(partial.with_name(partial.name.removesuffix(".partial")))
+            _fsync(partial.parent)
+
+    def write_sitting(self, sitting_id: str, provenance: Mapping[str, Any]) -> None:
+        folder = self.root / "sittings" / sitting_id
+        with _as_store_error("create", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "provenance.json", json.dumps(provenance, indent=1, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""Small option values with units."""
+"""Small values of options, with units, and how durations are written."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def parse_cpus(text: str) -> frozenset[int]:
             raise ConfigError(f"--cpus {text!r} is not a list of CPU numbers", "write it like 0-15 or 0,2,4-7")
         cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(cpus)
+
+
+def duration(seconds: float) -> str:
+    """'45 s', '3 min 20 s' or '2 h 05 min'."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -5,14 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from analysis.formats.failure import classify_failure, root_causes
 from analysis.formats.server_log import parse_server_log
+from runner import http
+from runner.config_model import TimeoutsSection
 from runner.errors import EngineFailed
 from runner.processes import POLL_S, Process
 
 T = TypeVar("T")
+UNTIL_POLL_S = 0.05  # also while the load runs: coarse, not to disturb it
+LOG_LOOK_S = 0.5  # between looks at the engine's log during its start
+DYING_S = 6.0  # for an engine that refuses a request to end, so that its log can say why
 
 
 class Stopped(Exception):
@@ -22,14 +28,10 @@ class Stopped(Exception):
 def death(process: Process, doing: str, fallback: str) -> EngineFailed:
     """What a process that ended by itself tells of why; `fallback` is the class if its log does not."""
     text = process.log_bytes().decode(errors="replace")
-    found = classify_failure(text)
-    causes = root_causes(text)
-    reason = causes[-1] if causes else process.last_line()
-    return EngineFailed(
-        f"the {process.name} ended with status {process.poll()} while {doing}: {reason}",
-        found[0] if found else fallback,
-        found[1] if found else "see its log in the run's folder",
-    )
+    failure_class, hint = classify_failure(text) or (fallback, "see its log in the run's folder")
+    reason = [process.last_line(), *root_causes(text)][-1]
+    message = f"the {process.name} ended with status {process.poll()} while {doing}: {reason}"
+    return EngineFailed(message, failure_class, hint)
 
 
 class Watch:
@@ -55,76 +57,61 @@ class Watch:
             raise death(self.client, self.doing, "client_failed")
 
     def pause(self, seconds: float) -> None:
-        self._stop.wait(max(0.0, seconds))
+        self._stop.wait(seconds)
         self.check()
 
-    def until(self, done: Callable[[], T | None], timeout_s: float, failure_class: str, every_s: float = POLL_S) -> T:
+    def until(self, done: Callable[[], T | None], timeout_s: float, failure_class: str) -> T:
         """The first value of `done()` that is not None; EngineFailed (`failure_class`) after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while (value := done()) is None:
             if time.monotonic() > deadline:
                 raise EngineFailed(f"{self.doing}: not finished after {timeout_s:.0f} s", failure_class)
-            self.pause(every_s)
+            self.pause(UNTIL_POLL_S)
         return value
 
     def call(self, function: Callable[[], T]) -> T:
         """Result of a blocking call, made in a thread so that a stop or a death ends the wait at once."""
-        results: list[T] = []
-        errors: list[BaseException] = []
+        future: Future[T] = Future()
 
         def work() -> None:
             try:
-                results.append(function())
+                future.set_result(function())
             except BaseException as error:
-                errors.append(error)
+                future.set_exception(error)
 
-        thread = threading.Thread(target=work, name="http", daemon=True)
-        thread.start()
-        while thread.is_alive():
+        threading.Thread(target=work, name="http", daemon=True).start()
+        while not wait([future], POLL_S).done:
             self.check()
-            thread.join(POLL_S)
-        if errors:
-            if isinstance(errors[0], EngineFailed):  # often the first sign of a dying engine: say so instead
-                for _ in range(60):
-                    self.pause(0.1)
-            raise errors[0]
-        return results[0]
+        if isinstance(future.exception(), EngineFailed):  # often the first sign of a dying engine: say so instead
+            deadline = time.monotonic() + DYING_S
+            while time.monotonic() < deadline:
+                self.pause(0.1)
+        return future.result()
 
+    def until_healthy(self, port: int, timeouts: TimeoutsSection) -> int:
+        """The moment at which the engine is healthy (CLOCK_MONOTONIC ns).
 
-class StartWatch:
-    """`pause` for the wait until the engine is healthy: with a time limit and a limit on silence."""
-
-    def __init__(self, watch: Watch, start_s: float, silence_s: float) -> None:
-        self._watch, self._start_s, self._silence_s = watch, start_s, silence_s
-        self._begun = self._grown = self._looked = time.monotonic()
-        self._size = 0
-
-    def pause(self, seconds: float) -> None:
-        self._watch.pause(seconds)
-        now = time.monotonic()
-        if now - self._looked >= 0.5:
-            self._looked = now
-            self._look(now)
-
-    def _look(self, now: float) -> None:
-        log = self._watch.server.log
-        size = log.stat().st_size
-        if size != self._size:
-            self._size, self._grown = size, now
-            doing = parse_server_log(log.read_bytes().decode(errors="replace")).phase
-            if doing != self._watch.doing:
-                self._watch.phase(doing)
-        silent_s, waited_s = now - self._grown, now - self._begun
-        where = f"phase {self._watch.doing}, last line: {self._watch.server.last_line()}"
-        if silent_s > self._silence_s:
-            raise EngineFailed(
-                f"no new log line for {silent_s:.0f} s during the start ({where})",
-                "start_silent",
-                "see server.log.gz; raise engine.timeouts.silence_s if the phase is only slow",
-            )
-        if waited_s > self._start_s:
-            raise EngineFailed(
-                f"not healthy after {waited_s:.0f} s ({where})",
-                "start_timeout",
-                "see server.log.gz; or raise engine.timeouts.start_s",
-            )
+        Follows the phases of the start in its log. EngineFailed when the log is silent, or the start takes, too long.
+        """
+        begun = grown = looked = time.monotonic()
+        size = 0
+        while (moment := http.healthy_ns(port)) is None:
+            self.pause(POLL_S)
+            now = time.monotonic()
+            if now - looked < LOG_LOOK_S:
+                continue
+            looked, log = now, self.server.log_bytes()
+            if len(log) != size:
+                size, grown = len(log), now
+                doing = parse_server_log(log.decode(errors="replace")).phase
+                if doing != self.doing:
+                    self.phase(doing)
+            where = f"(phase {self.doing}, last line: {self.server.last_line()})"
+            if now - grown > timeouts.silence_s:
+                message = f"no new log line for {now - grown:.0f} s during the start {where}"
+                hint = "see server.log.gz; raise engine.timeouts.silence_s if the phase is only slow"
+                raise EngineFailed(message, "start_silent", hint)
+            if now - begun > timeouts.start_s:
+                message, hint = f"not healthy after {now - begun:.0f} s {where}", "or raise engine.timeouts.start_s"
+                raise EngineFailed(message, "start_timeout", f"see server.log.gz; {hint}")
+        return moment

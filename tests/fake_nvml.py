@@ -26,8 +26,8 @@ H100 = {  # a whole H100 as NVML reports it; memory in bytes
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=7, memory=3),
     "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x20,
     "nvmlDeviceGetComputeRunningProcesses": [
-        SimpleNamespace(pid=77, usedGpuMemory=3 * 2**30),
-        SimpleNamespace(pid=78, usedGpuMemory=None),
+        SimpleNamespace(pid=78),
+        SimpleNamespace(pid=77),
     ],
     "nvmlDeviceGetVbiosVersion": "96.00.61.00.01",
     "nvmlDeviceGetEccMode": [1, 1],

@@ -7,18 +7,23 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
+from runner import nvml
 from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Campaign, StopFlag, Summary
 from runner.config import Config, load_config
-from runner.display import PlainDisplay
-from runner.errors import ConfigChanged, PreflightError, StoreError, StoreLocked
+from runner.context import RunContext
+from runner.display import Display
+from runner.errors import ConfigError, PreflightError, StoreError
 from runner.launcher import EngineHost
+from runner.nvml import Gpu, open_gpu
 from runner.plan import build_plan
-from runner.run import RunContext, Stopped
 from runner.store import Store, read_records
+from runner.watch import Stopped
+from tests.fake_nvml import FakeNvml
 
 TOML = """
 [campaign]
@@ -77,40 +82,27 @@ class Script:
         self.folders: list[str] = []
         self.flags: dict[str, tuple[str, ...]] = {}
         self.pinned: dict[str, int | None] = {}
-
-    failure_class = "engine_died"
+        self.failure_class = "engine_died"
+        self.server_log: dict[str, Any] = {}
 
     def __call__(self, context: RunContext) -> RunRecord:
-        self.folders.append(context.folder)
-        self.flags[context.folder] = context.arm_flags
-        self.pinned[context.folder] = context.pinned_blocks
+        self.folders.append(context.identity.folder)
+        self.flags[context.identity.folder] = context.arm_flags
+        self.pinned[context.identity.folder] = context.pinned_blocks
         if self.before:
             self.before(context)
+        status = self.verdicts.get(context.identity.folder, "valid")
         record = RunRecord(
-            kind=context.kind,
-            run_id=context.run_id,
-            folder=context.folder,
-            campaign=context.campaign,
-            model=context.model,
-            arm=context.arm,
-            profile=context.profile,
-            repetition=context.repetition,
-            block_id=context.block_id,
-            pass_number=context.pass_number,
-            attempt=context.attempt,
-            order_in_block=context.order_in_block,
-            block_arms=context.block_arms,
-            sitting_id=context.sitting_id,
-            machine_id=context.machine_id,
-            cache_id=context.cache_id,
-            gpu=None,
+            **context.identity.model_dump(),
+            gpu=context.gpu.identity() if context.gpu else None,
             engine=EngineIdentity(kind="stand-in", simulated=True),
             weights="dummy",
             wall_start=f"2026-01-01T00:00:{len(self.folders):02d}+00:00",
-            status=self.verdicts.get(context.folder, "valid"),
+            status=status,
             timeline=Timeline(run_begin_ns=0, run_end_ns=10**9),
-            failure_class=self.failure_class if self.verdicts.get(context.folder) == "failed" else None,
-            num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.arm),
+            failure_class=self.failure_class if status == "failed" else None,
+            num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.identity.arm),
+            server_log=self.server_log,
         )
         (context.directory / "run.json").write_text(record.model_dump_json())
         return record
@@ -124,6 +116,7 @@ def sit(
     budget_s: float | None = None,
     stop: StopFlag | None = None,
     primes_only: bool = False,
+    gpu: Gpu | None = None,
 ) -> Summary:
     host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
     plan = build_plan(config, ["published"])
@@ -133,8 +126,8 @@ def sit(
             plan,
             store,
             host,
-            None,
-            PlainDisplay(io.StringIO()),
+            gpu,
+            Display(io.StringIO()),
             dict,
             time_budget_s=budget_s,
             primes_only=primes_only,
@@ -201,6 +194,37 @@ def test_machine_failure_ends_the_campaign_at_once(config: Config, tmp_path: Pat
     assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
 
 
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """An H100, of which 7.9 GiB are outside the memory budget of the configuration."""
+    monkeypatch.setattr(nvml, "pynvml", FakeNvml())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return open_gpu()
+
+
+def with_memory(available_kv_gib: float, actual_graph_gib: float) -> Script:
+    """graphs has 100 blocks in `available_kv_gib` by nature and is given 110."""
+    script = Script()
+    script.server_log = {"available_kv_gib": available_kv_gib, "estimated_graph_gib": 1.0}
+    script.server_log["graph_pool_actual_gib"] = actual_graph_gib
+    return script
+
+
+def test_blocks_that_fit_outside_the_budget_are_run(config: Config, tmp_path: Path, gpu: Gpu) -> None:
+    assert sit(config, tmp_path, with_memory(50.0, 3.0), gpu=gpu).exit_code == EXIT_OK  # 5 + 2 GiB
+
+
+@pytest.mark.parametrize(("available_kv_gib", "actual_graph_gib"), [(100.0, 3.0), (50.0, 6.0)])
+def test_blocks_that_do_not_fit_outside_the_budget_are_refused_before_the_run(
+    config: Config, tmp_path: Path, gpu: Gpu, available_kv_gib: float, actual_graph_gib: float
+) -> None:
+    script = with_memory(available_kv_gib, actual_graph_gib)
+    with pytest.raises(PreflightError, match=r"7b\.graphs: 110 KV blocks are more than the 100 that fit"):
+        sit(config, tmp_path, script, gpu=gpu)
+    assert not any("kv_matched" in folder for folder in script.folders)
+    assert sit(config, tmp_path / "without-gpu", script).exit_code == EXIT_OK
+
+
 def test_copies_of_a_folder_do_not_share_their_process_mark(config: Config, tmp_path: Path) -> None:
     with Store.open(tmp_path / "a", config) as first:
         mark = first.process_mark
@@ -231,7 +255,7 @@ def test_stop_leaves_the_store_resumable(config: Config, tmp_path: Path) -> None
     stop = StopFlag()
 
     def interrupt(context: RunContext) -> None:
-        if context.folder == "7b.eager.sustained.r1.p1a1":
+        if context.identity.folder == "7b.eager.sustained.r1.p1a1":
             stop.signum = signal.SIGTERM
             stop.event.set()
             raise Stopped
@@ -246,7 +270,7 @@ def test_stop_leaves_the_store_resumable(config: Config, tmp_path: Path) -> None
 
 def test_full_disk_names_the_run_and_keeps_the_finished_ones(config: Config, tmp_path: Path) -> None:
     def full(context: RunContext) -> None:
-        if context.folder == "7b.eager.sustained.r2.p1a1":
+        if context.identity.folder == "7b.eager.sustained.r2.p1a1":
             raise OSError(28, "No space left on device", "steps.parquet")
 
     with pytest.raises(StoreError, match=r"7b\.eager\.sustained\.r2\.p1a1: No space left on device \(steps\.parquet\)"):
@@ -261,7 +285,7 @@ def test_full_disk_names_the_run_and_keeps_the_finished_ones(config: Config, tmp
 def test_changed_configuration_is_refused(config: Config, tmp_path: Path) -> None:
     sit(config, tmp_path, Script())
     config.path.write_text(TOML.replace("prompts = 8", "prompts = 9"))
-    with pytest.raises(ConfigChanged, match=r"profile.*prompts"):
+    with pytest.raises(ConfigError, match=r"profile.*prompts"):
         sit(load_config(config.path), tmp_path, Script())
 
 
@@ -274,7 +298,7 @@ def test_more_repetitions_are_accepted_and_added(config: Config, tmp_path: Path)
 
 
 def test_two_campaigns_on_one_folder_are_refused(config: Config, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "results", config), pytest.raises(StoreLocked, match="in use by another campaign"):
+    with Store.open(tmp_path / "results", config), pytest.raises(StoreError, match="in use by another campaign"):
         Store.open(tmp_path / "results", config)
 
 

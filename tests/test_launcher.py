@@ -19,7 +19,7 @@ import pytest
 
 from runner.config import Config, parse_config
 from runner.errors import PreflightError
-from runner.launcher import EngineHost, kill_orphans, marker_for
+from runner.launcher import EngineHost
 from runner.processes import PORTS, Process, free_port, kill_marked, marked
 
 STUBBORN = """
@@ -72,7 +72,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def marker() -> str:
-    return marker_for(uuid.uuid4().hex[:12], "7b.eager.sustained.r1.p1a1")
+    return f"{uuid.uuid4().hex[:12]}:7b.eager.sustained.r1.p1a1"
 
 
 def test_stop_is_gentle_first(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_process_that_left_its_group_is_found_by_its_marker(tmp_path: Path, ma
     assert not gone(orphan)
     assert [p.pid for p in marked(marker)] == [orphan]
     assert kill_marked("another:run") == []
-    assert kill_orphans(marker.split(":")[0]) == [orphan]
+    assert kill_marked(marker.split(":")[0]) == [orphan]
     assert gone(orphan)
 
 
@@ -225,13 +225,7 @@ def config(text: str = CONFIG) -> Config:
 
 
 def host(tmp_path: Path, **changes: Any) -> EngineHost:
-    values = {
-        "python": sys.executable,
-        "path": (),
-        "models": tmp_path,
-        "cache": tmp_path / "cache",
-        "kind": "vllm",
-    }
+    values = {"python": sys.executable, "path": (), "models": tmp_path, "cache": tmp_path / "cache", "kind": "vllm"}
     return EngineHost(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -253,21 +247,14 @@ def test_serve_command_line(tmp_path: Path) -> None:
         f"--tokenizer {tmp_path / 'tok'} --load-format dummy "
         "--gpu-memory-utilization 0.5210 --dtype bfloat16 --enforce-eager --num-gpu-blocks-override 9"
     )
-    plain = here.serve_argv(
-        settings, settings.models["7b"], port=1, utilization=None, arm_flags=(), pinned_blocks=None
-    )
+    plain = here.serve_argv(settings, settings.models["7b"], port=1, utilization=None, arm_flags=(), pinned_blocks=None)
     assert not any("utilization" in word or "override" in word for word in plain)
 
 
 def test_bench_command_line(tmp_path: Path) -> None:
     settings, here = config(), host(tmp_path)
     argv = here.bench_argv(
-        settings,
-        settings.models["7b"],
-        settings.profiles["small"],
-        port=20001,
-        seed=5,
-        result=tmp_path / "raw.json",
+        settings, settings.models["7b"], settings.profiles["small"], port=20001, seed=5, result=tmp_path / "raw.json"
     )
     assert argv[1].endswith("bench_entry.py")
     pairs = dict(pairwise(argv))

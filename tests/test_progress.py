@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.plan import Block
-from runner.progress import Place, block_state, measured_blocks, primes_needed, typical_s
+from runner.progress import Place, block_state, measured_primes, primes_needed, typical_s
 from tests.records import GPU, record
 
 HERE = Place("boot-1", "GPU-1", "cache-1")
@@ -99,7 +99,9 @@ def test_earliest_valid_prime_sets_the_block_count() -> None:
         record("7b.graphs.prime", wall_start="2026-01-01T00:00:00+00:00", num_gpu_blocks_natural=100),
         record("7b.eager.prime", status="failed", num_gpu_blocks_natural=110),
     ]
-    assert measured_blocks(records) == {("7b", "graphs"): 100}
+    counts = {arm: prime.num_gpu_blocks_natural for arm, prime in measured_primes(records, "7b").items()}
+    assert counts == {"graphs": 100}
+    assert measured_primes(records, "32b") == {}
 
 
 def test_typical_duration_is_the_median_of_valid_runs() -> None:

@@ -107,9 +107,7 @@ def test_the_stand_in_is_called_simulated_and_asked_nothing(config: Config, tmp_
     assert "packages" not in found["engine"]
 
 
-def test_model_files_by_hash_size_and_blob(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_files_by_hash_size_and_blob(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "HASHED_WHOLE_BYTES", 10)
     (model := next(iter(config.models.values())))
     folder, blobs = tmp_path / "models" / model.directory, tmp_path / "blobs"

@@ -17,13 +17,15 @@ import duckdb
 import pytest
 
 from analysis.formats.bench import BenchResult, parse_bench
-from analysis.formats.run_record import GpuIdentity, RunRecord
+from analysis.formats.run_record import GpuIdentity, RunIdentity, RunRecord
 from runner.config import parse_config
+from runner.context import RunContext
 from runner.errors import PreflightError, StoreError
-from runner.launcher import EngineHost, marker_for
-from runner.nvml import GpuMemory, GpuProcess, NvmlFailed, TelemetryRow
+from runner.launcher import EngineHost
+from runner.nvml import GpuMemory, NvmlFailed, TelemetryRow
 from runner.processes import marked
-from runner.run import RunContext, Stopped, execute_run
+from runner.run import execute_run
+from runner.watch import Stopped
 
 CONFIG = """
 [campaign]
@@ -67,50 +69,38 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A factory of contexts for the stand-in at 200 times its speed."""
     monkeypatch.setenv("CAMPAIGN_STANDIN_SPEED", "200")
 
-    def build(
-        kind: str = "run", arm: str = "graphs", edit: tuple[str, str] = ("", ""), **changes: Any
-    ) -> RunContext:
+    def build(kind: str = "run", arm: str = "graphs", edit: tuple[str, str] = ("", ""), **changes: Any) -> RunContext:
         config = parse_config(CONFIG.replace(*edit), Path("campaign.toml"))
         run_id = f"7b.{arm}.small.r1" if kind == "run" else f"7b.{arm}.prime"
         directory = tmp_path / f"{run_id}.p1a1.partial"
         directory.mkdir()
+        identity: dict[str, Any] = {"profile": "small", "repetition": 1, "block_id": "7b.small.r1", "seed": 7}
+        identity |= {"order_in_block": 0, "block_arms": ("graphs", "eager")}
         values: dict[str, Any] = {
-            "kind": kind,
-            "run_id": run_id,
-            "folder": f"{run_id}.p1a1",
-            "campaign": "test",
-            "model": "7b",
-            "arm": arm,
-            "profile": None,
-            "repetition": None,
-            "block_id": None,
-            "block_arms": (),
-            "order_in_block": None,
-            "seed": None,
-            "pass_number": 1,
-            "attempt": 1,
-            "sitting_id": "s",
-            "machine_id": "m",
-            "cache_id": "c",
+            "identity": RunIdentity(
+                kind=kind,
+                run_id=run_id,
+                folder=f"{run_id}.p1a1",
+                campaign="test",
+                model="7b",
+                arm=arm,
+                pass_number=1,
+                attempt=1,
+                sitting_id="s",
+                machine_id="m",
+                cache_id="c",
+                **(identity if kind == "run" else {}),
+            ),
             "config": config,
             "gpu": None,
             "arm_flags": tuple(config.arms[arm].flags),
             "pinned_blocks": None,
-            "host": EngineHost("python3", (), tmp_path / "models", tmp_path / "cache", "stand-in"),
+            "host": EngineHost("python3", (), tmp_path / "models", tmp_path / "cache", config.engine.kind),
             "directory": directory,
-            "marker": marker_for(uuid.uuid4().hex, run_id),
+            "marker": f"{uuid.uuid4().hex}:{run_id}",
             "on_phase": lambda _: None,
             "stop_requested": threading.Event(),
         }
-        if kind == "run":
-            values |= {
-                "profile": "small",
-                "repetition": 1,
-                "block_id": "7b.small.r1",
-                "order_in_block": 0,
-                "seed": 7,
-            }
-            values["block_arms"] = ("graphs", "eager")
         return RunContext(**(values | changes))
 
     return build
@@ -179,9 +169,7 @@ def test_parquet_types_are_those_documented(make: Make) -> None:
         section = text[text.index(f"`{file}.parquet`:") :].split("\n\n")[0]
         documented = dict(re.findall(r"`(\w+)` ([A-Z]+(?:\[\])?)", section))
         assert columns(ctx.directory / f"{file}.parquet") == documented
-    rows = duckdb.sql(
-        f"SELECT count(*), sum(output_tokens), max(len(itl_us)) FROM '{ctx.directory}/requests.parquet'"
-    )
+    rows = duckdb.sql(f"SELECT count(*), sum(output_tokens), max(len(itl_us)) FROM '{ctx.directory}/requests.parquet'")
     assert rows.fetchall()[0] == (40, 640, 15)
     steps = duckdb.sql(f"SELECT min(step), max(step) + 1 - count(*) FROM '{ctx.directory}/steps.parquet'")
     assert steps.fetchall()[0] == (0, 0)
@@ -341,8 +329,8 @@ class FakeGpu:
     def memory_used_mib(self) -> int:
         return self.used.pop(0) if len(self.used) > 1 else self.used[0]
 
-    def processes(self) -> tuple[GpuProcess, ...]:
-        return (GpuProcess(4711, 1000),)
+    def processes(self) -> list[int]:
+        return [4711]
 
     def sample(self) -> TelemetryRow:
         self.samples += 1
@@ -360,14 +348,10 @@ def test_a_run_with_a_gpu_has_telemetry_from_before_the_start_to_after_the_stop(
     timeline = record.timeline
     assert (record.status, record.idle_gpu_memory_mib, record.telemetry_absent_reason) == ("valid", 100, None)
     assert timeline.exited_ns < timeline.memory_freed_ns  # type: ignore[operator]
-    section = (
-        (Path(__file__).parent.parent / "docs/result-files.md").read_text().split("`telemetry.parquet`:")[1]
-    )
+    section = (Path(__file__).parent.parent / "docs/result-files.md").read_text().split("`telemetry.parquet`:")[1]
     path = ctx.directory / "telemetry.parquet"
     assert columns(path) == dict(re.findall(r"`(\w+)` ([A-Z]+)", section.split("\n\n")[0]))
-    row = duckdb.sql(
-        f"SELECT min(t_ns), max(t_ns), max(energy_mj) > 2^32, count(power_mw) FROM '{path}'"
-    ).fetchall()[0]
+    row = duckdb.sql(f"SELECT min(t_ns), max(t_ns), max(energy_mj) > 2^32, count(power_mw) FROM '{path}'").fetchall()[0]
     assert row[0] < timeline.exec_ns
     assert row[1] > timeline.memory_freed_ns
     assert row[2:] == (True, 0)
@@ -375,9 +359,7 @@ def test_a_run_with_a_gpu_has_telemetry_from_before_the_start_to_after_the_stop(
     assert "telemetry.csv" not in names(ctx)
 
 
-def test_a_busy_gpu_fails_the_run_before_the_engine_starts(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_gpu_fails_the_run_before_the_engine_starts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.run.MEMORY_WAIT_S", 0.2)
     record = execute_run(make(gpu=FakeGpu(40_000)))
     assert (record.status, record.failure_class) == ("failed", "gpu_busy")
@@ -385,9 +367,7 @@ def test_a_busy_gpu_fails_the_run_before_the_engine_starts(
     assert record.timeline.exec_ns is None
 
 
-def test_memory_that_stays_in_use_after_the_stop_fails_the_run(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_stays_in_use_after_the_stop_fails_the_run(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.run.MEMORY_WAIT_S", 0.3)
     record = execute_run(make("prime", gpu=FakeGpu(100, 60_000)))
     assert (record.status, record.failure_class) == ("failed", "gpu_memory_not_freed")

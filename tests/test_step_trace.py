@@ -20,8 +20,7 @@ from analysis.formats.steps import parse_steps
 
 ENGINE_SIDE = Path(__file__).parent.parent / "runner" / "engine_side"
 HEADER = (
-    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,"
-    "unpadded_tokens,padded_tokens,runtime_mode"
+    "t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,unpadded_tokens,padded_tokens,runtime_mode"
 )
 FAKE_VLLM = {
     "__init__.py": '__version__ = "0.23.0+cpu"\n',
@@ -80,9 +79,7 @@ def plugin(vllm: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         sys.modules.pop(name, None)
 
 
-def scheduler(
-    running: int = 3, waiting: int = 2, *, skipped: int = 0, usage: float = 0.5, graph: bool = True
-) -> Any:
+def scheduler(running: int = 3, waiting: int = 2, *, skipped: int = 0, usage: float = 0.5, graph: bool = True) -> Any:
     stat = SimpleNamespace(num_unpadded_tokens=3, num_padded_tokens=4, runtime_mode="FULL") if graph else None
     return SimpleNamespace(
         num_running_reqs=running, num_waiting_reqs=waiting, num_skipped_waiting_reqs=skipped,
@@ -92,9 +89,7 @@ def scheduler(
 
 def iteration(generated: int = 3, prompt: int = 0, preempted: int = 0) -> Any:
     return SimpleNamespace(
-        num_preempted_reqs=preempted,
-        num_generation_tokens=generated,
-        prompt_token_stats=SimpleNamespace(total=prompt),
+        num_preempted_reqs=preempted, num_generation_tokens=generated, prompt_token_stats=SimpleNamespace(total=prompt)
     )
 
 
@@ -116,9 +111,7 @@ def test_an_installed_package_carries_the_registration() -> None:
     patterns = project["tool"]["setuptools"]["package-data"]["*"]
     files = [path.relative_to(ENGINE_SIDE) for path in ENGINE_SIDE.glob("*.dist-info/*")]
     assert {path.name for path in files} == {"METADATA", "entry_points.txt"}
-    assert [
-        path for path in files if not any(path.match(pattern) and "/" in pattern for pattern in patterns)
-    ] == []
+    assert [path for path in files if not any(path.match(pattern) and "/" in pattern for pattern in patterns)] == []
 
 
 def test_rows_and_end_line(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,9 +134,7 @@ def test_rows_and_end_line(plugin: Any, tmp_path: Path, monkeypatch: pytest.Monk
     assert end == "#end rows=3 dropped=0 errors=0"
 
 
-def test_the_reader_takes_it_as_complete(
-    plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reader_takes_it_as_complete(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logger_writing(plugin, tmp_path / "steps.csv", monkeypatch)
     for _ in range(5):
         logger.record(scheduler(), iteration())
@@ -155,9 +146,7 @@ def test_the_reader_takes_it_as_complete(
     assert not parse_steps(text_before_end).complete
 
 
-def test_rows_reach_the_file_while_it_runs(
-    plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_reach_the_file_while_it_runs(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logger_writing(plugin, tmp_path / "steps.csv", monkeypatch)
     logger.record(scheduler(), iteration())
     deadline = time.monotonic() + 5
@@ -167,9 +156,7 @@ def test_rows_reach_the_file_while_it_runs(
     logger.writer.close()
 
 
-@pytest.mark.parametrize(
-    ("path", "engine_index"), [(None, 0), ("steps.csv", 1), ("no/such/folder/steps.csv", 0)]
-)
+@pytest.mark.parametrize(("path", "engine_index"), [(None, 0), ("steps.csv", 1), ("no/such/folder/steps.csv", 0)])
 def test_it_does_nothing_when_not_asked_or_not_able(
     plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None, engine_index: int
 ) -> None:
@@ -182,9 +169,7 @@ def test_it_does_nothing_when_not_asked_or_not_able(
     assert [p for p in tmp_path.iterdir() if p.name != "site"] == []
 
 
-def test_unknown_stats_are_counted_not_raised(
-    plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_stats_are_counted_not_raised(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logger = logger_writing(plugin, tmp_path / "steps.csv", monkeypatch)
     logger.record(SimpleNamespace(renamed=1), iteration())
     logger.record(scheduler(usage="half"), iteration())  # type: ignore[arg-type]
@@ -227,9 +212,7 @@ def test_a_full_disk_leaves_whole_lines_and_a_count(
     assert lines == [HEADER, "2,,,,,,,,,", "#end rows=1 dropped=1 errors=1"]
 
 
-def test_a_forked_child_leaves_the_file_alone(
-    plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_child_leaves_the_file_alone(plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = plugin.TraceWriter(str(tmp_path / "steps.csv"))
     monkeypatch.setattr(plugin.os, "getpid", lambda: 1)
     writer.close()
@@ -317,12 +300,7 @@ def test_end_of_file_ends_it_unmeasured(vllm: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("__init__.py", "0.23.0+cpu", "0.24.0", "found vLLM 0.24.0"),
-        (
-            "benchmarks/serve.py",
-            "async def wait_for_endpoint",
-            "async def renamed",
-            "no coroutine wait_for_endpoint",
-        ),
+        ("benchmarks/serve.py", "async def wait_for_endpoint", "async def renamed", "no coroutine wait_for_endpoint"),
         (
             "benchmarks/serve.py",
             "await wait_for_endpoint",

@@ -15,9 +15,7 @@ from runner.telemetry import COLUMNS, Telemetry, format_sample
 class FakeGpu:
     """Answers samples; raises `error` at sample number `fail_at`."""
 
-    def __init__(
-        self, fail_at: int | None = None, error: Exception | None = None, slow_s: float = 0.0
-    ) -> None:
+    def __init__(self, fail_at: int | None = None, error: Exception | None = None, slow_s: float = 0.0) -> None:
         self.fail_at, self.error, self.slow_s, self.count = fail_at, error, slow_s, 0
 
     def sample(self) -> TelemetryRow:
@@ -87,14 +85,9 @@ def test_a_slow_device_does_not_make_a_burst(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [
-        (NvmlFailed("NVML: Unknown Error", "recreate it"), "NVML: Unknown Error"),
-        (ValueError("odd"), "ValueError: odd"),
-    ],
+    [(NvmlFailed("NVML: Unknown Error", "recreate it"), "NVML: Unknown Error"), (ValueError("odd"), "ValueError: odd")],
 )
-def test_a_lost_gpu_stops_it_with_a_reason_and_keeps_the_rest(
-    tmp_path: Path, error: Exception, reason: str
-) -> None:
+def test_a_lost_gpu_stops_it_with_a_reason_and_keeps_the_rest(tmp_path: Path, error: Exception, reason: str) -> None:
     telemetry = Telemetry(FakeGpu(4, error), tmp_path / "t.csv", interval_s=0.001)  # type: ignore[arg-type]
     telemetry.start()
     sampled_until(telemetry, 99)

@@ -59,7 +59,9 @@ class Timeline(Frozen):
     run_end_ns: int | None = None  # files complete, before the rename
 
 
-class RunRecord(Frozen):
+class RunIdentity(Frozen):
+    """What is known of a run or prime before it starts."""
+
     schema_version: Literal[1] = 1
     kind: Literal["run", "prime"]
     run_id: str  # model.arm.profile.rN (a prime: model.arm.prime)
@@ -67,9 +69,9 @@ class RunRecord(Frozen):
     campaign: str
     model: str
     arm: str
-    profile: str | None  # None for a prime
-    repetition: int | None  # from 1; None for a prime
-    block_id: str | None  # model.profile.rN; None for a prime
+    profile: str | None = None  # None for a prime
+    repetition: int | None = None  # from 1; None for a prime
+    block_id: str | None = None  # model.profile.rN; None for a prime
     pass_number: int = Field(ge=1)  # a block run whole again: on another machine, or with more arms
     attempt: int = Field(ge=1)
     order_in_block: int | None = None  # from 0
@@ -78,6 +80,9 @@ class RunRecord(Frozen):
     sitting_id: str
     machine_id: str  # boot id: monotonic times compare only within it
     cache_id: str | None = None  # identity of the compile-cache folder; a new one means a new prime
+
+
+class RunRecord(RunIdentity):
     gpu: GpuIdentity | None  # None: no GPU (stand-in or CPU engine)
     engine: EngineIdentity
     weights: Literal["hub", "dummy"]
