@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from analysis.db import Table, connect, read_tables
 from analysis.errors import LoadError
-from report import cells, charts, markdown
+from report import cells, charts
 
 _TEMPLATES = Path(__file__).parent / "templates"
 SIMULATED = "SIMULATED"
@@ -24,18 +24,13 @@ _LONG = 48  # characters; longer cells may wrap
 
 @dataclass(frozen=True)
 class Section:
-    """A table as it is shown: heading, cells as text, its SQL, CSV and chart."""
+    """A table as it is shown: heading, cells as text, style of each column, CSV and chart."""
 
-    name: str
+    table: Table
     title: str
-    note: str
-    empty: str
-    sql: str
     header: list[str]
     rows: list[list[str]]
-    numeric: list[bool]
-    styles: list[str]  # of the columns in HTML: n number, w long text
-    row_count: int
+    styles: list[str]  # of the columns: n number, w long text
     csv: str
     csv_file: str
     svg: str | None
@@ -45,16 +40,12 @@ class Section:
     def csv_uri(self) -> str:
         return "data:text/csv;base64," + base64.b64encode(self.csv.encode()).decode()
 
-    @property
-    def markdown_table(self) -> str:
-        return markdown.table(self.header, self.rows, self.numeric)
-
 
 def render(database: Path, out: Path) -> list[Path]:
     """Write the report of `database` into `out`; returns the files written, the HTML first.
 
-    Files of an earlier report in `out` that this one does not write are removed. Raises LoadError when the
-    database is missing or of another version, or `out` cannot be written.
+    Files of an earlier report in `out` that this one does not write are removed. Raises LoadError when the database is
+    missing or of another version, or `out` cannot be written.
     """
     with connect(database) as con:
         facts = _facts(con)
@@ -67,7 +58,7 @@ def render(database: Path, out: Path) -> list[Path]:
         keep_trailing_newline=True,
         autoescape=lambda name: name is not None and name.startswith("report.html"),
     )
-    environment.filters["md"] = markdown.escape
+    environment.filters["md"] = cells.markdown
     files = {}
     for kind in ("html", "md"):
         page = environment.get_template(f"report.{kind}.j2").render(facts=facts, sections=sections)
@@ -82,15 +73,12 @@ def _write(out: Path, files: dict[str, str]) -> list[Path]:
         for pattern in ("report*.html", "report*.md", "csv/*.csv", "charts/*.svg"):
             for old in out.glob(pattern):
                 old.unlink()
-        written = []
         for name, content in files.items():
-            path = out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.encode("utf-8"))
-            written.append(path)
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_bytes(content.encode("utf-8"))
     except OSError as error:
         raise LoadError(f"{out} cannot be written: {error}", "choose another folder with --out") from error
-    return written
+    return [out / name for name in files]
 
 
 def _facts(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
@@ -109,19 +97,14 @@ def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]
     """Format a table. A `setup` that is the same throughout the report is left to the head and the CSV."""
     shown = [i for i, column in enumerate(table.columns) if not (column == "setup" and facts["single"])]
     rows = [[cells.text(row[i]) for i in shown] for row in table.rows]
-    numeric = [any(cells.is_number(row[i]) for row in table.rows) for i in shown]
-    longest = [max((len(row[k]) for row in rows), default=0) for k in range(len(shown))]
+    numbers = [any(cells.is_number(row[i]) for row in table.rows) for i in shown]
+    long = [any(len(row[k]) > _LONG for row in rows) for k in range(len(shown))]
     return Section(
-        name=table.name,
+        table=table,
         title=facts["mark"] + table.title,
-        note=table.note,
-        empty=table.empty,
-        sql=table.sql,
         header=[cells.heading(table.columns[i]) for i in shown],
         rows=rows,
-        numeric=numeric,
-        styles=["n" if n else "w" if size > _LONG else "" for n, size in zip(numeric, longest, strict=True)],
-        row_count=len(table.rows),
+        styles=["n" if number else "w" if wrap else "" for number, wrap in zip(numbers, long, strict=True)],
         csv=cells.to_csv(table),
         csv_file=f"csv/{table.name}{facts['suffix']}.csv",
         svg=charts.draw(con, table.chart, facts["mark"], facts["single"]) if table.chart else None,

@@ -14,8 +14,8 @@ import pytest
 
 from analysis.errors import LoadError
 from analysis.load import load
+from report.cells import markdown
 from report.charts import ticks
-from report.markdown import escape
 from report.render import render
 from tests import make_store
 
@@ -181,7 +181,7 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
     render(tmp_path / "d.duckdb", tmp_path / "out")
     assert "<script" not in (tmp_path / "out" / "report.html").read_text()
     assert not re.search(r"(?<!\\)<script", (tmp_path / "out" / "report.md").read_text())
-    assert escape("a|b\nc") == "a\\|b c"
+    assert markdown("a|b\nc") == "a\\|b c"
 
 
 def test_empty_campaign_renders(tmp_path: Path) -> None:
