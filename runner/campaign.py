@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -24,9 +24,10 @@ from runner.errors import PreflightError, StoreError
 from runner.launcher import EngineHost
 from runner.memory import check_override
 from runner.nvml import Gpu
-from runner.plan import Plan, PrimeSpec, RunSpec, pinned_blocks, prime_for, resolve_flags, run_estimate_s
+from runner.plan import Plan, PrimeSpec, RunSpec, prime_for, resolve_flags, run_estimate_s
 from runner.processes import kill_marked
 from runner.progress import BlockState, Place, block_state, measured_primes, primes_needed, typical_s
+from runner.provenance import collect_provenance
 from runner.run import execute_run
 from runner.store import Store, write_atomic
 from runner.watch import Stopped
@@ -105,7 +106,6 @@ class Campaign:
         host: EngineHost,
         gpu: Gpu | None,
         display: Display,
-        provenance: Callable[[], dict[str, Any]],
         *,
         time_budget_s: float | None = None,
         primes_only: bool = False,
@@ -113,7 +113,7 @@ class Campaign:
         execute: Callable[[RunContext], RunRecord] = execute_run,
     ) -> None:
         self.config, self.plan, self.store, self.host, self.gpu, self.display = config, plan, store, host, gpu, display
-        self._provenance, self._primes_only, self._execute = provenance, primes_only, execute
+        self._primes_only, self._execute = primes_only, execute
         self.stop = stop or StopFlag()
         self._deadline = float("inf") if time_budget_s is None else time.monotonic() + time_budget_s
         self.place = Place(machine_id(), gpu.identity().uuid if gpu else None, cache_identity(host.cache))
@@ -174,7 +174,7 @@ class Campaign:
         self.records = self.store.records()
         if next(self._states(), None) is None:
             return self._summary(EXIT_OK, "every block of the plan is complete")
-        self.store.write_sitting(self.sitting_id, self._provenance())
+        self.store.write_sitting(self.sitting_id, collect_provenance(self.config, self.host, self.gpu))
         out_of_time: list[str] = []
         incomplete: list[str] = []
         try:
@@ -227,7 +227,7 @@ class Campaign:
         before = max((r.pass_number for r in self.records if r.run_id == prime.prime_id), default=0)
         identity = {"kind": "prime", "run_id": prime.prime_id, "model": prime.model, "arm": prime.arm, "attempt": 1}
         tries = range(before + 1, before + 2 + self.config.engine.retries)
-        return any(self._one(identity | {"pass_number": number}, prime.flags, None) for number in tries)
+        return any(self._one(identity | {"pass_number": number}, prime.flags) for number in tries)
 
     def _attempts(self, spec: RunSpec, state: BlockState) -> bool:
         """The run, tried again as often as the configuration says. PreflightError if its KV cache cannot fit."""
@@ -238,13 +238,12 @@ class Campaign:
         prime = primes.get(prime_for(self.config, spec.arm))
         if blocks and prime:
             check_override(self.config, self.gpu, int(blocks[0]), prime)
-        pinned = pinned_blocks(self.config, spec.model, spec.arm, measured)
         identity = {"kind": "run", **asdict(spec), "pass_number": state.pass_number}
         before = state.attempts.get(spec.arm, 0)
         tries = range(before + 1, before + 2 + self.config.engine.retries)
-        return any(self._one(identity | {"attempt": number}, flags, pinned) for number in tries)
+        return any(self._one(identity | {"attempt": number}, flags) for number in tries)
 
-    def _one(self, fields: dict[str, Any], flags: Sequence[str], pinned: int | None) -> bool:
+    def _one(self, fields: dict[str, Any], flags: tuple[str, ...]) -> bool:
         """One attempt, from the empty folder to the committed one; whether it is valid."""
         if self.stop.event.is_set():
             raise Stopped
@@ -263,8 +262,7 @@ class Campaign:
             config=self.config,
             host=self.host,
             gpu=self.gpu,
-            arm_flags=tuple(flags),
-            pinned_blocks=pinned,
+            arm_flags=flags,
             directory=directory,
             marker=f"{self.store.process_mark}:{folder}",
             on_phase=self.display.phase,

@@ -124,7 +124,6 @@ def run(
     from runner.display import make_display
     from runner.launcher import EngineHost
     from runner.nvml import open_gpu
-    from runner.provenance import collect_provenance
     from runner.store import Store
     from runner.units import parse_cpus, parse_duration_s
 
@@ -154,15 +153,7 @@ def run(
                 "free space, or choose another --results",
             )
         summary = Campaign(
-            config,
-            plan,
-            store,
-            host,
-            device,
-            make_display(sys.stderr),
-            lambda: collect_provenance(config, host, device),
-            time_budget_s=budget_s,
-            primes_only=primes_only,
+            config, plan, store, host, device, make_display(sys.stderr), time_budget_s=budget_s, primes_only=primes_only
         ).run()
     counts = f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left"
     click.echo(f"{counts}: {summary.message}")

@@ -18,15 +18,14 @@ from runner.nvml import Gpu
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run or prime needs. `arm_flags` are resolved; `pinned_blocks`: KV blocks to hold the arm at;
-    `directory`: absolute, the half-written folder; `marker`: what its processes carry in CAMPAIGN_RUN."""
+    """What a run or prime needs. `arm_flags` are resolved; `directory`: absolute, the half-written folder;
+    `marker`: what its processes carry in CAMPAIGN_RUN."""
 
     identity: RunIdentity
     config: Config
     host: EngineHost
     gpu: Gpu | None
     arm_flags: tuple[str, ...]
-    pinned_blocks: int | None
     directory: Path
     marker: str
     on_phase: Callable[[str], None]

@@ -119,14 +119,7 @@ class EngineHost:
         return answer
 
     def serve_argv(
-        self,
-        config: Config,
-        model: ModelSection,
-        *,
-        port: int,
-        utilization: float | None,
-        arm_flags: Sequence[str],
-        pinned_blocks: int | None,
+        self, config: Config, model: ModelSection, port: int, utilization: float | None, arm_flags: Sequence[str]
     ) -> list[str]:
         """Command line of the server; `utilization` None: no --gpu-memory-utilization (no GPU)."""
         if self.kind == "vllm":
@@ -141,10 +134,7 @@ class EngineHost:
             argv += ["--load-format", "dummy"]
         if utilization is not None:
             argv += ["--gpu-memory-utilization", f"{utilization:.4f}"]
-        argv += [*config.engine.flags, *arm_flags]
-        if pinned_blocks is not None:
-            argv += ["--num-gpu-blocks-override", str(pinned_blocks)]
-        return argv
+        return [*argv, *config.engine.flags, *arm_flags]
 
     def bench_argv(
         self, config: Config, model: ModelSection, profile: ProfileSection, *, port: int, seed: int, result: Path

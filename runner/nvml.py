@@ -16,17 +16,6 @@ from analysis.formats.run_record import GpuIdentity
 from runner.errors import PreflightError
 
 MIB = 2**20
-THROTTLE_REASONS = {  # bits of NVML's clock event mask
-    0x1: "gpu_idle",
-    0x2: "application_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-    0x100: "display_clocks",
-}
 _UNSUPPORTED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -100,12 +89,6 @@ def _optional(name: str, *args: Any) -> Any:
         return None
 
 
-def throttle_names(mask: int) -> list[str]:
-    """Names of the bits set; an unknown bit as its hexadecimal value."""
-    bits = (1 << position for position in range(mask.bit_length()))
-    return [THROTTLE_REASONS.get(bit, hex(bit)) for bit in bits if mask & bit]
-
-
 class Gpu:
     """One physical GPU. Made by `open_gpu`. Every method but `identity` may raise NvmlFailed."""
 
@@ -158,9 +141,8 @@ class Gpu:
     def facts(self) -> dict[str, Any]:
         """What a reviewer asks for about the card and its driver, JSON-able; None: not reported."""
         get, memory = self._get, self.memory()
-        throttle, ecc, persistence = get("CurrentClocksEventReasons"), get("EccMode"), get("PersistenceMode")
+        ecc, persistence, cuda = get("EccMode"), get("PersistenceMode"), _optional("nvmlSystemGetCudaDriverVersion_v2")
         limits, capability = get("PowerManagementLimitConstraints"), get("CudaComputeCapability")
-        cuda = _optional("nvmlSystemGetCudaDriverVersion_v2")
         return {
             **self._identity.model_dump(),
             "memory_reserved_mib": memory.reserved // MIB,
@@ -176,7 +158,7 @@ class Gpu:
             "memory_clock_max_mhz": get("MaxClockInfo", pynvml.NVML_CLOCK_MEM),
             "sm_clock_application_mhz": get("ApplicationsClock", pynvml.NVML_CLOCK_SM),
             "temperature_c": get("Temperature", pynvml.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": None if throttle is None else throttle_names(throttle),
+            "throttle_reasons": get("CurrentClocksEventReasons"),  # bit mask, as in telemetry.parquet
             "ecc": None if ecc is None else bool(ecc[0]),
             "mig": self.mig_enabled(),
             "persistence_mode": None if persistence is None else bool(persistence),
@@ -196,9 +178,9 @@ def open_gpu(selector: str | None = None) -> Gpu:
     Raises PreflightError when there is no driver, no such GPU, or it is (or the selector names) a MIG slice.
     """
     origin = "--gpu"
-    if selector is None and "CUDA_VISIBLE_DEVICES" in os.environ:
-        origin, selector = "CUDA_VISIBLE_DEVICES", os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0].strip()
-    if selector is not None and selector.startswith("MIG-"):
+    if selector is None:
+        origin, selector = "CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if selector.startswith("MIG-"):
         raise PreflightError(
             f"{origin} {selector}: a MIG slice has no energy counter and shares its card",
             "switch MIG off (`nvidia-smi -i INDEX -mig 0`) and give a whole GPU with --gpu",
@@ -207,7 +189,18 @@ def open_gpu(selector: str | None = None) -> Gpu:
     count = int(_query("nvmlDeviceGetCount"))
     if count == 0:
         raise PreflightError("NVML finds no GPU", "give the container a GPU (`--gpus all`), or use --no-gpu")
-    gpu = Gpu(_handle(selector, count, origin))
+    try:
+        if selector.isdecimal():
+            gpu = Gpu(_query("nvmlDeviceGetHandleByIndex", int(selector)))
+        else:
+            gpu = Gpu(_query("nvmlDeviceGetHandleByUUID", selector))
+    except NvmlFailed as error:
+        if getattr(error.__cause__, "value", None) not in _UNKNOWN_DEVICE:
+            raise
+        raise PreflightError(
+            f"{origin} {selector!r}: no such GPU; this machine has {count}",
+            f"give an index from 0 to {count - 1} or a UUID (see `nvidia-smi -L`) with --gpu",
+        ) from error
     if gpu.mig_enabled():
         index = gpu.identity().index
         raise PreflightError(
@@ -215,20 +208,3 @@ def open_gpu(selector: str | None = None) -> Gpu:
             f"switch it off with `nvidia-smi -i {index} -mig 0`, or choose another GPU with --gpu",
         )
     return gpu
-
-
-def _handle(selector: str | None, count: int, origin: str) -> Any:
-    if selector is None:
-        return _query("nvmlDeviceGetHandleByIndex", 0)
-    if selector.isdecimal() and int(selector) < count:
-        return _query("nvmlDeviceGetHandleByIndex", int(selector))
-    if selector.startswith("GPU-"):
-        try:
-            return _query("nvmlDeviceGetHandleByUUID", selector)
-        except NvmlFailed as error:
-            if getattr(error.__cause__, "value", None) not in _UNKNOWN_DEVICE:
-                raise
-    raise PreflightError(
-        f"{origin} {selector!r}: no such GPU; this machine has {count}",
-        f"give an index from 0 to {count - 1} or a UUID (see `nvidia-smi -L`) with --gpu",
-    )

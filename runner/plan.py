@@ -218,33 +218,24 @@ def needs_measured(config: Config, arm: str) -> set[str]:
     return {source for argument in config.arms[arm].flags for source, _ in REFERENCE.findall(argument)}
 
 
-def pinned_blocks(config: Config, model: str, arm: str, measured: Mapping[str, int]) -> int | None:
-    """The block count to hold `arm` at in all its blocks; None: not pinned, or set by its own flags."""
-    flags = (*config.engine.flags, *config.arms[arm].flags)
-    if not config.engine.pin_kv_blocks or flag_values(flags, BLOCKS_FLAG) is not None:
-        return None
-    return _measured_count(config, model, arm, arm, measured)
-
-
-def resolve_flags(config: Config, model: str, arm: str, measured: Mapping[str, int]) -> list[str]:
-    """The flags of a run of `arm`, block counts filled in; the engine's common flags are not among them.
+def resolve_flags(config: Config, model: str, arm: str, measured: Mapping[str, int]) -> tuple[str, ...]:
+    """The flags of a run of `arm`, block counts filled in and pinned; the engine's common flags are not among them.
 
     `measured` holds this model's natural block counts by arm, as primes read them. Raises ConfigError where
     a needed one is missing.
     """
 
-    def fill(match: re.Match[str]) -> str:
-        return str(_measured_count(config, model, arm, match[1], measured))
+    def count(source: str) -> str:
+        prime = prime_for(config, source)
+        if source not in measured and prime not in measured:
+            raise ConfigError(
+                f"{model}.{arm} needs the KV block count of {source}, which is not measured yet",
+                f"the prime {model}.{prime}.{PRIME} must finish first",
+            )
+        return str(measured.get(source, measured.get(prime)))
 
-    return [REFERENCE.sub(fill, argument) for argument in config.arms[arm].flags]
-
-
-def _measured_count(config: Config, model: str, arm: str, source: str, measured: Mapping[str, int]) -> int:
-    prime = prime_for(config, source)
-    blocks = measured.get(source, measured.get(prime))
-    if blocks is None:
-        raise ConfigError(
-            f"{model}.{arm} needs the KV block count of {source}, which is not measured yet",
-            f"the prime {model}.{prime}.{PRIME} must finish first",
-        )
-    return blocks
+    own = config.arms[arm].flags
+    flags = [REFERENCE.sub(lambda reference: count(reference[1]), argument) for argument in own]
+    if config.engine.pin_kv_blocks and flag_values((*config.engine.flags, *own), BLOCKS_FLAG) is None:
+        flags += [BLOCKS_FLAG, count(arm)]
+    return tuple(flags)

@@ -108,16 +108,8 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
         host.environment, config, marker=ctx.marker, gpu_index=ctx.gpu.identity().index if ctx.gpu else None
     )
     environment, measured.environment = setting(steps_file=ctx.directory / "steps.csv")
-    measured.serve_argv = tuple(
-        host.serve_argv(
-            config,
-            ctx.model,
-            port=port,
-            utilization=utilization_for(config, ctx.gpu),
-            arm_flags=ctx.arm_flags,
-            pinned_blocks=ctx.pinned_blocks,
-        )
-    )
+    share = utilization_for(config, ctx.gpu)
+    measured.serve_argv = tuple(host.serve_argv(config, ctx.model, port, share, ctx.arm_flags))
     grace_s = HURRIED_STOP_S
     ctx.on_phase("starting")
     with ExitStack() as stack:

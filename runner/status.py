@@ -25,7 +25,7 @@ def render_status(root: Path, plan: Plan) -> str:
     for record in records:
         if record.status != "valid":
             lines.append(f"  {record.folder}: {outcome(record)}")
-    lines += [f"  {item.folder}: cannot be read ({item.problem}); counts as not run" for item in unreadable]
+    lines += [f"  {folder}: cannot be read ({problem}); counts as not run" for folder, problem in unreadable]
     partial = sorted(root.glob("*/*.partial"))
     lines += [f"  {path.name}: half-written (in progress, or cut off)" for path in partial]
     spent = sum(seconds for r in records if (seconds := duration_s(r)) is not None)

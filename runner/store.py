@@ -10,7 +10,6 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -54,18 +53,13 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A finished-looking folder whose run.json cannot be read; it counts as not run."""
+def read_records(root: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
+    """Every readable run.json under runs/ and primes/, in folder order; and the folders without one, with the problem.
 
-    folder: Path
-    problem: str
-
-
-def read_records(root: Path) -> tuple[list[RunRecord], list[Unreadable]]:
-    """Every readable run.json under runs/ and primes/, in folder order, and the folders that are not readable."""
+    Such a folder counts as not run.
+    """
     records: list[RunRecord] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[tuple[Path, str]] = []
     for folder in [folder for name in _FOLDER.values() for folder in sorted((root / name).glob("*"))]:
         if folder.name.endswith(".partial") or not folder.is_dir():
             continue
@@ -75,7 +69,7 @@ def read_records(root: Path) -> tuple[list[RunRecord], list[Unreadable]]:
                 raise ValueError(f"run.json says folder {record.folder!r}")
             records.append(record)
         except (OSError, ValueError) as error:
-            unreadable.append(Unreadable(folder, str(error).splitlines()[0]))
+            unreadable.append((folder, str(error).splitlines()[0]))
     return records, unreadable
 
 
@@ -173,7 +167,7 @@ class Store:
         """Move half-written and unreadable folders of earlier crashes to aborted/; returns where they went."""
         moved = []
         left = [folder for name in _FOLDER.values() for folder in sorted((self.root / name).glob("*.partial"))]
-        for folder in [*left, *(item.folder for item in read_records(self.root)[1])]:
+        for folder in [*left, *(folder for folder, _ in read_records(self.root)[1])]:
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.{uuid.uuid4().hex[:4]}"
             target = self.root / "aborted" / f"{folder.name.removesuffix('.partial')}.{stamp}"
             with _as_store_error("move", folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import threading
 import time
 from dataclasses import astuple, fields
@@ -16,11 +17,6 @@ INTERVAL_S = 0.1
 FLUSH_EVERY = 10
 
 
-def format_sample(row: TelemetryRow) -> str:
-    """One CSV line; an empty field is a reading that the device does not give."""
-    return ",".join("" if value is None else str(value) for value in astuple(row)) + "\n"
-
-
 class Telemetry:
     """A sampler thread. When NVML or the disk fails it stops sampling, keeps what it has and says why."""
 
@@ -33,14 +29,8 @@ class Telemetry:
 
     def start(self) -> None:
         """Open the file and begin. Raises OSError when the file cannot be made."""
-        file = self._path.open("w", encoding="ascii", newline="")
-        try:
-            file.write(",".join(COLUMNS) + "\n")
-            file.flush()
-        except OSError:
-            file.close()
-            raise
-        self._thread = threading.Thread(target=self._run, args=(file,), name="telemetry", daemon=True)
+        self._path.write_text(",".join(COLUMNS) + "\n", encoding="ascii")
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -49,20 +39,19 @@ class Telemetry:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, file: TextIO) -> None:
+    def _run(self) -> None:
         try:
-            with file:
+            with self._path.open("a", encoding="ascii", newline="") as file:
                 self._sample_until_stopped(file)
-        except CampaignError as error:
-            self.reason = f"{error.message} after {self.samples} samples"
         except Exception as error:
-            self.reason = f"{type(error).__name__}: {error} after {self.samples} samples"
+            what = error.message if isinstance(error, CampaignError) else f"{type(error).__name__}: {error}"
+            self.reason = f"{what} after {self.samples} samples"
 
     def _sample_until_stopped(self, file: TextIO) -> None:
-        due_s = time.monotonic()
-        last = False
+        rows = csv.writer(file, lineterminator="\n")
+        due_s, last = time.monotonic(), False
         while True:
-            file.write(format_sample(self._gpu.sample()))
+            rows.writerow(astuple(self._gpu.sample()))  # None: an empty field
             self.samples += 1
             if self.samples % FLUSH_EVERY == 0:
                 file.flush()

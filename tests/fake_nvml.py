@@ -25,10 +25,7 @@ H100 = {  # a whole H100 as NVML reports it; memory in bytes
     "nvmlDeviceGetTemperature": {0: 41},
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=7, memory=3),
     "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x20,
-    "nvmlDeviceGetComputeRunningProcesses": [
-        SimpleNamespace(pid=78),
-        SimpleNamespace(pid=77),
-    ],
+    "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=78), SimpleNamespace(pid=77)],
     "nvmlDeviceGetVbiosVersion": "96.00.61.00.01",
     "nvmlDeviceGetEccMode": [1, 1],
     "nvmlDeviceGetPersistenceMode": 1,
@@ -84,6 +81,8 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         self._check("nvmlDeviceGetHandleByIndex")
+        if index >= self.gpus:
+            raise NVMLError(CODES["NVML_ERROR_INVALID_ARGUMENT"])
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:

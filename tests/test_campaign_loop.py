@@ -81,14 +81,12 @@ class Script:
         self.verdicts, self.before = verdicts or {}, before
         self.folders: list[str] = []
         self.flags: dict[str, tuple[str, ...]] = {}
-        self.pinned: dict[str, int | None] = {}
         self.failure_class = "engine_died"
         self.server_log: dict[str, Any] = {}
 
     def __call__(self, context: RunContext) -> RunRecord:
         self.folders.append(context.identity.folder)
         self.flags[context.identity.folder] = context.arm_flags
-        self.pinned[context.identity.folder] = context.pinned_blocks
         if self.before:
             self.before(context)
         status = self.verdicts.get(context.identity.folder, "valid")
@@ -108,32 +106,11 @@ class Script:
         return record
 
 
-def sit(
-    config: Config,
-    tmp_path: Path,
-    script: Script,
-    *,
-    budget_s: float | None = None,
-    stop: StopFlag | None = None,
-    primes_only: bool = False,
-    gpu: Gpu | None = None,
-) -> Summary:
+def sit(config: Config, tmp_path: Path, script: Script, *, gpu: Gpu | None = None, **options: Any) -> Summary:
     host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
     plan = build_plan(config, ["published"])
     with Store.open(tmp_path / "results", config) as store:
-        return Campaign(
-            config,
-            plan,
-            store,
-            host,
-            gpu,
-            Display(io.StringIO()),
-            dict,
-            time_budget_s=budget_s,
-            primes_only=primes_only,
-            stop=stop,
-            execute=script,
-        ).run()
+        return Campaign(config, plan, store, host, gpu, Display(io.StringIO()), execute=script, **options).run()
 
 
 def test_primes_come_first_and_set_the_block_counts(config: Config, tmp_path: Path) -> None:
@@ -142,9 +119,8 @@ def test_primes_come_first_and_set_the_block_counts(config: Config, tmp_path: Pa
     assert sorted(script.folders[:2]) == ["7b.eager.prime.p1a1", "7b.graphs.prime.p1a1"]
     assert len(script.folders) == 2 + 6
     assert len({f.split(".p1a")[0] for f in script.folders}) == 8
-    assert script.pinned["7b.graphs.sustained.r1.p1a1"] == 100
+    assert script.flags["7b.graphs.sustained.r1.p1a1"] == ("--num-gpu-blocks-override", "100")
     assert script.flags["7b.graphs_kv_matched.sustained.r1.p1a1"] == ("--num-gpu-blocks-override=110",)
-    assert script.pinned["7b.graphs_kv_matched.sustained.r1.p1a1"] is None
     assert script.flags["7b.eager.prime.p1a1"] == ("--enforce-eager",)
 
 
@@ -235,19 +211,19 @@ def test_copies_of_a_folder_do_not_share_their_process_mark(config: Config, tmp_
 
 def test_time_budget_starts_nothing_that_cannot_finish(config: Config, tmp_path: Path) -> None:
     script = Script()
-    assert sit(config, tmp_path, script, budget_s=30.0).exit_code == EXIT_OUT_OF_TIME
+    assert sit(config, tmp_path, script, time_budget_s=30.0).exit_code == EXIT_OUT_OF_TIME
     assert script.folders == []
 
 
 def test_primes_only_fills_the_caches_once(config: Config, tmp_path: Path) -> None:
     script = Script()
-    assert sit(config, tmp_path, script, primes_only=True, budget_s=1000.0).exit_code == EXIT_OK
+    assert sit(config, tmp_path, script, primes_only=True, time_budget_s=1000.0).exit_code == EXIT_OK
     assert sorted(script.folders) == ["7b.eager.prime.p1a1", "7b.graphs.prime.p1a1"]
     again = Script()
-    assert sit(config, tmp_path, again, primes_only=True, budget_s=1.0).exit_code == EXIT_OK
+    assert sit(config, tmp_path, again, primes_only=True, time_budget_s=1.0).exit_code == EXIT_OK
     assert again.folders == []
     short = Script()
-    assert sit(config, tmp_path / "short", short, primes_only=True, budget_s=1.0).exit_code == EXIT_OUT_OF_TIME
+    assert sit(config, tmp_path / "short", short, primes_only=True, time_budget_s=1.0).exit_code == EXIT_OUT_OF_TIME
     assert short.folders == []
 
 

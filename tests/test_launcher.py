@@ -231,14 +231,8 @@ def host(tmp_path: Path, **changes: Any) -> EngineHost:
 
 def test_serve_command_line(tmp_path: Path) -> None:
     settings, here = config(), host(tmp_path)
-    argv = here.serve_argv(
-        settings,
-        settings.models["7b"],
-        port=20001,
-        utilization=0.52104,
-        arm_flags=("--enforce-eager",),
-        pinned_blocks=9,
-    )
+    arm_flags = ("--enforce-eager", "--num-gpu-blocks-override", "9")
+    argv = here.serve_argv(settings, settings.models["7b"], 20001, 0.52104, arm_flags)
     assert argv[:4] == [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve"]
     assert argv[4] == str(tmp_path / "qwen")
     text = " ".join(argv[5:])
@@ -247,7 +241,7 @@ def test_serve_command_line(tmp_path: Path) -> None:
         f"--tokenizer {tmp_path / 'tok'} --load-format dummy "
         "--gpu-memory-utilization 0.5210 --dtype bfloat16 --enforce-eager --num-gpu-blocks-override 9"
     )
-    plain = here.serve_argv(settings, settings.models["7b"], port=1, utilization=None, arm_flags=(), pinned_blocks=None)
+    plain = here.serve_argv(settings, settings.models["7b"], 1, None, ())
     assert not any("utilization" in word or "override" in word for word in plain)
 
 

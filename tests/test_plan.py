@@ -17,7 +17,6 @@ from runner.plan import (
     build_plan,
     needs_measured,
     parse_shard,
-    pinned_blocks,
     prime_flags,
     prime_for,
     resolve_flags,
@@ -236,11 +235,9 @@ def test_arms_whose_count_is_needed_are_primed_before_they_are() -> None:
 
 
 def test_measured_counts_are_filled_in() -> None:
-    measured = {"eager": 2390, "graphs": 2155}
-    assert resolve_flags(CONFIG, "32b", "graphs_kv_matched", measured) == ["--num-gpu-blocks-override=2390"]
+    measured = {"eager": 2390, "graphs": 2155, "graphs_trimmed": 2300}
+    assert resolve_flags(CONFIG, "32b", "graphs_kv_matched", measured) == ("--num-gpu-blocks-override=2390",)
     assert resolve_flags(CONFIG, "32b", "eager_kv_matched", measured)[-1] == "--num-gpu-blocks-override=2155"
-    assert resolve_flags(CONFIG, "32b", "graphs", {}) == []
-    assert resolve_flags(CONFIG, "32b", "graphs_trimmed", {}) == ["--max-cudagraph-capture-size=64"]
 
 
 def test_a_count_not_yet_measured_names_the_prime() -> None:
@@ -249,19 +246,20 @@ def test_a_count_not_yet_measured_names_the_prime() -> None:
     assert "32b.eager.prime" in caught.value.hint
 
 
-def test_pinned_counts() -> None:
-    assert pinned_blocks(CONFIG, "32b", "graphs", {"graphs": 2155}) == 2155
-    assert pinned_blocks(CONFIG, "32b", "graphs_kv_matched", {}) is None  # its own flags set it
+def test_an_arm_without_a_count_is_pinned_to_its_own() -> None:
+    measured = {"graphs": 2155, "graphs_trimmed": 2300}
+    assert resolve_flags(CONFIG, "32b", "graphs", measured) == ("--num-gpu-blocks-override", "2155")
+    assert resolve_flags(CONFIG, "32b", "graphs_trimmed", measured)[1:] == ("--num-gpu-blocks-override", "2300")
     with pytest.raises(ConfigError, match="not measured yet"):
-        pinned_blocks(CONFIG, "32b", "graphs", {})
+        resolve_flags(CONFIG, "32b", "graphs", {})
     free = parse_config(CONFIG.text.replace("pin_kv_blocks = true", "pin_kv_blocks = false"), CONFIG.path)
-    assert pinned_blocks(free, "32b", "graphs", {}) is None
+    assert resolve_flags(free, "32b", "graphs", {}) == ()
 
 
 def test_pinned_count_of_an_arm_that_another_ones_prime_covers() -> None:
     text = CONFIG.text.replace("[arm.eager]", "[arm.graphs_again]\nflags = []\n[arm.eager]", 1)
     again = parse_config(text, CONFIG.path)
-    assert pinned_blocks(again, "32b", "graphs_again", {"graphs": 2155}) == 2155
+    assert resolve_flags(again, "32b", "graphs_again", {"graphs": 2155})[-1] == "2155"
 
 
 # -- the printed plan ----------------------------------------------------------------------------------------

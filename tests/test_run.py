@@ -94,7 +94,6 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             "config": config,
             "gpu": None,
             "arm_flags": tuple(config.arms[arm].flags),
-            "pinned_blocks": None,
             "host": EngineHost("python3", (), tmp_path / "models", tmp_path / "cache", config.engine.kind),
             "directory": directory,
             "marker": f"{uuid.uuid4().hex}:{run_id}",
@@ -194,8 +193,8 @@ def test_a_prime_has_no_load(make: Make) -> None:
     assert names(ctx) == {"run.json", "server.log.gz", "metrics_before.txt.gz", "steps.parquet"}
 
 
-def test_a_pinned_count_is_passed_on_and_the_natural_one_kept(make: Make) -> None:
-    record = execute_run(make("prime", "eager", pinned_blocks=5000))
+def test_a_block_count_takes_effect_and_the_natural_one_is_kept(make: Make) -> None:
+    record = execute_run(make(arm_flags=("--num-gpu-blocks-override", "5000")))
     assert record.serve_argv[-2:] == ("--num-gpu-blocks-override", "5000")
     assert record.num_gpu_blocks == 5000
     assert (record.num_gpu_blocks_natural or 0) > 5000

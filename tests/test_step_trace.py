@@ -255,10 +255,10 @@ def test_sigterm_flushes_the_tail_at_once(vllm: Path, tmp_path: Path) -> None:
 # -- the bench client
 
 
-def bench(vllm: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+def bench(vllm: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, str(ENGINE_SIDE / "bench_entry.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": str(vllm), **environment},
+        env={**os.environ, "PYTHONPATH": str(vllm)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -274,7 +274,7 @@ HELD = ("serve", "--ready-check-timeout-sec", "3600")
 
 
 def test_it_waits_for_the_go_then_measures(vllm: Path) -> None:
-    client = bench(vllm, *HELD, CAMPAIGN_VLLM_VERSION="0.23.0")
+    client = bench(vllm, *HELD)
     assert client.stdin is not None
     assert client.stdout is not None
     word, ready, moment = client.stdout.readline().split()
@@ -318,25 +318,7 @@ def test_another_vllm_is_refused(vllm: Path, file: str, old: str, new: str, mess
     assert b"measured" not in out
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("serve",),
-        ("serve", "--ready-check-timeout-sec", "0"),
-        ("serve", "--ready-check-timeout-sec"),
-        ("throughput",),
-        (),
-    ],
-)
-def test_arguments_that_would_not_hold_it_are_refused(vllm: Path, arguments: tuple[str, ...]) -> None:
-    out, err = (client := bench(vllm, *arguments)).communicate(b"g", timeout=20)
+def test_a_client_that_was_not_held_back_fails(vllm: Path) -> None:
+    _, err = (client := bench(vllm, "serve", "--ready-check-timeout-sec", "0")).communicate(b"g", timeout=20)
     assert client.returncode == 4
-    assert err.startswith(b"campaign: error:")
-    assert out == b""
-
-
-def test_a_version_it_was_not_written_for_is_refused(vllm: Path) -> None:
-    edit(vllm, "__init__.py", "0.23.0+cpu", "0.24.0")
-    _, err = (client := bench(vllm, *HELD, CAMPAIGN_VLLM_VERSION="0.24.0")).communicate(b"g", timeout=20)
-    assert client.returncode == 4
-    assert b"written for vLLM 0.23.0" in err
+    assert b"without waiting for the go" in err

@@ -35,12 +35,9 @@ Row = tuple[Any, ...]
 
 def format_row(row: Row) -> str:
     """One CSV line without its end; None (not reported in that step) becomes an empty field."""
-    t_ns, running, waiting, kv_usage, *rest = row
-    usage = "" if kv_usage is None else f"{kv_usage:.6f}"
-    return ",".join(
-        [str(t_ns), *("" if v is None else str(v) for v in (running, waiting)), usage]
-        + ["" if v is None else str(v) for v in rest]
-    )
+    before, usage, after = row[:3], row[3], row[4:]
+    fields = (*before, None if usage is None else f"{usage:.6f}", *after)
+    return ",".join("" if field is None else str(field) for field in fields)
 
 
 class TraceWriter:
@@ -115,22 +112,17 @@ class TraceWriter:
         return True
 
 
-def open_writer(engine_index: int) -> TraceWriter | None:
-    path = os.environ.get(STEPS_FILE_VARIABLE)
-    if not path or engine_index != 0:
-        return None
-    try:
-        return TraceWriter(path)
-    except Exception as error:
-        print(f"step trace: cannot write {path}: {error}", file=sys.stderr, flush=True)
-        return None
-
-
 class StepTraceLogger(StatLoggerBase):  # type: ignore[misc]
     """What vLLM instantiates, once per engine; with several engines only engine 0 is traced."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:  # noqa: ARG002
-        self.writer = open_writer(engine_index)
+        self.writer: TraceWriter | None = None
+        path = os.environ.get(STEPS_FILE_VARIABLE)
+        if path and engine_index == 0:
+            try:
+                self.writer = TraceWriter(path)
+            except Exception as error:
+                print(f"step trace: cannot write {path}: {error}", file=sys.stderr, flush=True)
 
     def record(
         self,
