@@ -37,16 +37,12 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
     Raises LoadError when there is none or it is not one.
     """
     if read_only and not database.is_file():
-        raise LoadError(
-            f"{database}: no such database", "run `campaign load` first, or name one with --database"
-        )
+        raise LoadError(f"{database}: no such database", "run `campaign load` first, or name one with --database")
     try:
         con = duckdb.connect(str(database), read_only=read_only)
         con.execute("SET threads = 1; SET preserve_insertion_order = true")
     except duckdb.Error as error:
-        raise LoadError(
-            f"{database} cannot be opened as a database: {error}", "load into another path"
-        ) from error
+        raise LoadError(f"{database} cannot be opened as a database: {error}", "load into another path") from error
     return con
 
 

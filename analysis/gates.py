@@ -8,9 +8,7 @@ from analysis.gate import Evidence, Gate
 
 __all__ = ["GATES", "Evidence", "Gate", "judge"]
 
-GATES = tuple(
-    gate for module in (gates_load, gates_engine) for gate in vars(module).values() if isinstance(gate, Gate)
-)
+GATES = tuple(gate for module in (gates_load, gates_engine) for gate in vars(module).values() if isinstance(gate, Gate))
 
 
 def judge(evidence: Evidence) -> tuple[Reason, ...]:

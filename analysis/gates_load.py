@@ -46,9 +46,7 @@ def request_count_mismatch(e: Evidence) -> str | None:
     wanted = own if e.record.num_prompts is None else e.record.num_prompts
     if e.bench.completed + e.bench.failed == wanted == len(e.bench.requests):
         return None
-    return (
-        f"{wanted} prompts, completed {e.bench.completed} + failed {e.bench.failed}, {len(e.bench.requests)} rows"
-    )
+    return f"{wanted} prompts, completed {e.bench.completed} + failed {e.bench.failed}, {len(e.bench.requests)} rows"
 
 
 @invalid(

@@ -119,6 +119,12 @@ FROM before JOIN after USING (folder, edge);
 CREATE VIEW energy AS
 SELECT folder, max(energy_j) FILTER (edge = 'end') - max(energy_j) FILTER (edge = 'begin') AS window_j FROM energy_at GROUP BY folder;
 
+-- Clocks over the window. NVML's reasons for a lower clock: bit 4 the power limit; 8, 32, 64, 128 heat or hardware.
+CREATE VIEW clocks AS
+SELECT folder, avg(sm_clock_mhz) AS sm_clock_mhz, 100 * avg((throttle_reasons & 4 > 0)::INTEGER) AS power_capped_pct,
+       100 * avg((throttle_reasons & 232 > 0)::INTEGER) AS slowed_pct
+FROM telemetry JOIN runs USING (folder) WHERE t_ns BETWEEN window_begin_ns AND window_end_ns GROUP BY folder;
+
 -- Where a run's time goes, in seconds; own_s is the orchestrator's: all but start, probe, warm-up and window.
 CREATE VIEW own_times AS
 SELECT folder, seconds(run_begin_ns, exec_ns) AS before_exec_s, seconds(exec_ns, healthy_ns) AS start_s,
@@ -139,13 +145,14 @@ WITH request_figures AS (
 SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS duration_s, q.* EXCLUDE (folder),
        w.steps, w.mean_running, w.preempted, w.padded_share_full, p.value AS preemptions,
        r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
-       window_j, bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w, o.own_s,
+       window_j, bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w, sm_clock_mhz, power_capped_pct, slowed_pct, o.own_s,
        s.start_s, s.first_token_s, s.engine_init_s, s.load_s, s.compile_s, s.capture_s, s.init_rest_s, s.outside_s
 FROM runs r
 LEFT JOIN request_figures q USING (folder)
 LEFT JOIN waiting_spans w USING (folder)
 LEFT JOIN counters p ON p.folder = r.folder AND p.name = 'vllm:num_preemptions_total'
 LEFT JOIN energy e ON e.folder = r.folder
+LEFT JOIN clocks c ON c.folder = r.folder
 LEFT JOIN own_times o ON o.folder = r.folder
 LEFT JOIN starts s ON s.folder = r.folder AND s.warm
 WHERE r.counted AND r.kind = 'run' ORDER BY r.folder;

@@ -70,9 +70,7 @@ def write_run(
     return folder
 
 
-def write_header(
-    root: Path, name: str = "test", sittings: Sequence[str] = ("s1",), **provenance: Any
-) -> Path:
+def write_header(root: Path, name: str = "test", sittings: Sequence[str] = ("s1",), **provenance: Any) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     (root / "campaign.json").write_text(
         json.dumps({"schema_version": 1, "store_id": "x", "campaign": name, "configuration": {"seed": 1}})
@@ -143,9 +141,7 @@ def make_record(
         "weights": "dummy",
         "wall_start": "2026-11-29T17:00:00+00:00",
         "status": "valid",
-        "engine": EngineIdentity(
-            kind="stand-in" if simulated else "vllm", version="0.23.0", simulated=simulated
-        ),
+        "engine": EngineIdentity(kind="stand-in" if simulated else "vllm", version="0.23.0", simulated=simulated),
         "timeline": times,
     }
     return RunRecord(**(values | more))
@@ -164,12 +160,7 @@ def recorded_store(root: Path) -> Path:
         assert window is not None
         blocks = parse_metrics(metrics).num_gpu_blocks
         times = timeline(window[0] - START_S[key] - 10, START_S[key], window)
-        load: dict[str, Any] = {
-            "num_prompts": 500,
-            "concurrency": 64,
-            "input_tokens": 1024,
-            "output_tokens": 128,
-        }
+        load: dict[str, Any] = {"num_prompts": 500, "concurrency": 64, "input_tokens": 1024, "output_tokens": 128}
         natural = parse_server_log(log).num_gpu_blocks_natural or blocks
         record = make_record(
             arm, profile, int(repetition), times, arms=arms, range_ratio=0.0, warmup_requests=2,
@@ -229,10 +220,7 @@ def synthetic_store(
             facts = synthetic_facts(model, arm) | (
                 {} if arm == "eager" else {"compile_cache": "cold", "torch_compile_s": 27.0}
             )
-            write_run(
-                root,
-                make_record(arm, None, None, timeline(0, 90, None), model=model, server_log=facts, **kind),
-            )
+            write_run(root, make_record(arm, None, None, timeline(0, 90, None), model=model, server_log=facts, **kind))
     if not edges:
         return root
     nowhere = Timeline(run_begin_ns=0, exec_ns=10**9)
@@ -252,10 +240,7 @@ def synthetic_store(
         ),
     )
     reason = Reason(
-        code="short_output",
-        severity="invalid",
-        evidence="request 3: 37 of 128 tokens",
-        advice="read server.log",
+        code="short_output", severity="invalid", evidence="request 3: 37 of 128 tokens", advice="read server.log"
     )
     write_run(
         root,
@@ -276,15 +261,7 @@ def synthetic_store(
     for pass_number in (1, 2):  # run whole again on another machine; on the first, eager is missing
         for arm in arms if pass_number == 2 else ("graphs", "graphs_kv_matched"):
             synthetic_run(
-                root,
-                "7b",
-                arm,
-                "sporadic",
-                91,
-                arms,
-                pass_number=pass_number,
-                machine_id=f"boot-{pass_number}",
-                **kind,
+                root, "7b", arm, "sporadic", 91, arms, pass_number=pass_number, machine_id=f"boot-{pass_number}", **kind
             )
     (root / "runs" / "7b.graphs.sporadic.r92.p1a1.partial").mkdir()
     broken = root / "runs" / "7b.graphs.sporadic.r93.p1a1"
@@ -335,10 +312,7 @@ def synthetic_run(
     facts = synthetic_facts(model, arm)
     concurrency, prompts = (1, 8) if profile == "sporadic" else (8, 24)
     token_s = (
-        (0.04 if model == "32b" else 0.01)
-        * SPEED[arm]
-        * rng.uniform(0.99, 1.01)
-        * (1 if profile == "sporadic" else 2)
+        (0.04 if model == "32b" else 0.01) * SPEED[arm] * rng.uniform(0.99, 1.01) * (1 if profile == "sporadic" else 2)
     )
     begin = 1000.0 * repetition
     start_s = facts["engine_init_s"] + facts["model_load_s"] + 15 + rng.uniform(-0.5, 0.5)
@@ -385,7 +359,7 @@ def synthetic_run(
                 40,
                 70000,
                 99,
-                0,
+                4 * (i % 4 == 0),  # power limit
             )
             for i in range(int((last - begin) * 10) + 50)
         ]

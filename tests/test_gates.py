@@ -30,9 +30,7 @@ ARMS = {
 
 def with_counters(metrics: Metrics, **values: float) -> Metrics:
     """The same scrape with other values; names without their `vllm:`."""
-    return Metrics(
-        tuple(replace(s, value=values.get(s.name.removeprefix("vllm:"), s.value)) for s in metrics.samples)
-    )
+    return Metrics(tuple(replace(s, value=values.get(s.name.removeprefix("vllm:"), s.value)) for s in metrics.samples))
 
 
 def without(metrics: Metrics, name: str) -> Metrics:
@@ -62,9 +60,7 @@ def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
             output_tokens=128,
             range_ratio=0.0,
             warmup_requests=2,
-            timeline=Timeline(
-                run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=75 * NS, window_end_ns=175 * NS
-            ),
+            timeline=Timeline(run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=75 * NS, window_end_ns=175 * NS),
         ),
         log=parse_server_log(recorded.text(folder, "server.log")),
         bench=parse_bench(recorded.data(folder, "bench.json")),
@@ -154,9 +150,7 @@ def all_failed(e: Evidence) -> Evidence:
 
 def no_padding(e: Evidence) -> Evidence:
     assert e.steps is not None
-    return steps(
-        e, rows=tuple(replace(r, unpadded_tokens=None, padded_tokens=None) for r in e.steps.rows)
-    )
+    return steps(e, rows=tuple(replace(r, unpadded_tokens=None, padded_tokens=None) for r in e.steps.rows))
 
 
 def version(e: Evidence, text: str | None) -> Evidence:
@@ -263,9 +257,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: log(e, cudagraph_mode="NONE"),
         lambda e: log(e, num_gpu_blocks_natural=1869, num_gpu_blocks_override=2104),
         lambda e: replace(e, steps=parse_steps(recorded.steps_csv(recorded.EAGER))),
-        lambda e: changed(
-            log(e, num_gpu_blocks_override=2104), serve_argv=("vllm", "--num-gpu-blocks-override=2104")
-        ),
+        lambda e: changed(log(e, num_gpu_blocks_override=2104), serve_argv=("vllm", "--num-gpu-blocks-override=2104")),
     ],
     "jit_in_window": [lambda e: window(e, 50.8, 2), lambda e: window(e, 52.0, 100)],
     "engine_errors": [lambda e: log(e, error_lines=("ValueError: x",))],
@@ -276,9 +268,7 @@ def test_every_gate_has_a_breaking_input() -> None:
     assert list(BROKEN) == [gate.code for gate in GATES]
 
 
-@pytest.mark.parametrize(
-    ("code", "way"), [(code, way) for code, ways in BROKEN.items() for way in range(len(ways))]
-)
+@pytest.mark.parametrize(("code", "way"), [(code, way) for code, ways in BROKEN.items() for way in range(len(ways))])
 def test_gate_fires(code: str, way: int) -> None:
     reasons = {reason.code: reason for reason in judge(BROKEN[code][way](gpu_run()))}
     assert code in reasons
@@ -300,7 +290,7 @@ def test_eager_arm_that_captured_graphs_is_not_confirmed() -> None:
         ("-cc.cudagraph_mode=none",),
         ("--compilation-config.cudagraph_mode", "NONE"),
         ("-cc", '{"cudagraph_mode": "NONE", "mode": 3}'),
-        ("--compilation-config={\"cudagraph_mode\": \"NONE\"}",),
+        ('--compilation-config={"cudagraph_mode": "NONE"}',),
     ],
 )
 def test_every_spelling_of_a_graph_mode_is_understood(flags: tuple[str, ...]) -> None:

@@ -88,8 +88,7 @@ def test_cut_off_block_does_not_count(recorded: Path, tmp_path: Path) -> None:
     summary = load(recorded, tmp_path / "r.duckdb")
     assert (summary.runs, summary.counted) == (5, 4)
     assert set_aside(tmp_path / "r.duckdb") == {
-        "32b.graphs.sustained.r2.p1a1": "pass incomplete: no valid run of "
-        "compile_only, eager, graphs_kv_matched"
+        "32b.graphs.sustained.r2.p1a1": "pass incomplete: no valid run of compile_only, eager, graphs_kv_matched"
     }
 
 
@@ -105,9 +104,7 @@ def test_set_aside_and_unreadable(synthetic: Path, tmp_path: Path) -> None:
             for arm in ("graphs", "graphs_kv_matched")
         },
     }
-    assert [row[0] for row in query(database, "SELECT folder FROM unreadable")] == [
-        "runs/7b.graphs.sporadic.r93.p1a1"
-    ]
+    assert [row[0] for row in query(database, "SELECT folder FROM unreadable")] == ["runs/7b.graphs.sporadic.r93.p1a1"]
     assert summary.unreadable == 1
     assert "unreadable" in str(summary)
 
@@ -171,9 +168,7 @@ def small(tmp_path: Path) -> Path:
     root = make_store.write_header(tmp_path / "store")
     for repetition in (1, 2):
         for arm in ("graphs", "eager"):
-            make_store.synthetic_run(
-                root, "7b", arm, "sustained", repetition, ("graphs", "eager"), telemetry=True
-            )
+            make_store.synthetic_run(root, "7b", arm, "sustained", repetition, ("graphs", "eager"), telemetry=True)
     return root
 
 
@@ -247,17 +242,13 @@ def test_energy_is_null_where_samples_do_not_cover_the_window(small: Path, tmp_p
         con.execute(f"COPY t TO '{folder / 'telemetry.parquet'}' (FORMAT parquet)")
     (folder / "run.json").write_text(json.dumps(record | {"files_sha256": {}}))
     load(small, tmp_path / "d.duckdb")
-    null = query(
-        tmp_path / "d.duckdb", "SELECT folder FROM run_figures WHERE window_j IS NULL AND tok_per_j IS NULL"
-    )
+    null = query(tmp_path / "d.duckdb", "SELECT folder FROM run_figures WHERE window_j IS NULL AND tok_per_j IS NULL")
     assert null == [("7b.graphs.sustained.r1.p1a1",)]
 
 
 def test_warm_up_steps_stay_outside_the_window(small: Path, tmp_path: Path) -> None:
     load(small, tmp_path / "d.duckdb")
-    assert query(tmp_path / "d.duckdb", "SELECT min(step) FROM window_steps") == [
-        (0,)
-    ]  # the warm-up's row is -1
+    assert query(tmp_path / "d.duckdb", "SELECT min(step) FROM window_steps") == [(0,)]  # the warm-up's row is -1
     assert set(query(tmp_path / "d.duckdb", "SELECT steps FROM waiting_spans")) == {(35,)}
 
 

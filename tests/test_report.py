@@ -128,9 +128,7 @@ def test_simulated_is_said_in_every_heading_chart_and_file_name(simulated: Path,
     assert not any("SIMULATED" in name or b"SIMULATED" in content for name, content in files(out).items())
 
 
-def test_report_of_another_kind_leaves_no_stale_files(
-    database: Path, simulated: Path, tmp_path: Path
-) -> None:
+def test_report_of_another_kind_leaves_no_stale_files(database: Path, simulated: Path, tmp_path: Path) -> None:
     render(simulated.parent / "d.duckdb", tmp_path)
     render(database, tmp_path)
     assert not any("SIMULATED" in name for name in files(tmp_path))

@@ -156,16 +156,8 @@ def test_recorded_padding_tables_agree_with_the_step_trace() -> None:
         ("Model loading took 61.04 GiB and 0.893466 seconds", "model_load_gib", 61.04),
         ("Loading weights took 12.34 seconds", "weights_load_s", 12.34),
         ("Using AttentionBackendEnum.FLASH_ATTN backend.", "attention_backend", "FLASH_ATTN"),
-        (
-            "torch.compile and initial profiling/warmup run together took 3.50 s in total",
-            "torch_compile_s",
-            3.5,
-        ),
-        (
-            "Compiling model again due to a load failure from /x, reason: bad magic",
-            "compile_cache",
-            "invalid",
-        ),
+        ("torch.compile and initial profiling/warmup run together took 3.50 s in total", "torch_compile_s", 3.5),
+        ("Compiling model again due to a load failure from /x, reason: bad magic", "compile_cache", "invalid"),
         (
             "Directly load the compiled graph(s) for compile range (1, 8192) from the cache, took 3.198 s",
             "compile_cache",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -70,11 +71,7 @@ def test_mechanism(recorded: Path) -> None:
 def test_kv_pool(recorded: Path) -> None:
     pool = tables(recorded)["kv_pool"]
     matched, graphs, eager = (find(pool, arm=arm) for arm in ("graphs_kv_matched", "graphs", "eager"))
-    assert (matched["blocks_natural"], matched["blocks_in_effect"], matched["kv_tokens"]) == (
-        "1869",
-        "2104",
-        "33664",
-    )
+    assert (matched["blocks_natural"], matched["blocks_in_effect"], matched["kv_tokens"]) == ("1869", "2104", "33664")
     assert (graphs["graphs_estimated_gib"], graphs["graphs_actual_gib"], graphs["max_concurrency"]) == (
         "0.90",
         "1.02",
@@ -99,12 +96,42 @@ def test_cold_and_warm_starts_stay_apart(recorded: Path) -> None:
     assert {r["arm"] for r in records(found["cold_start_cold_cache"])} == {"graphs", "compile_only"}
 
 
+def test_answer(recorded: Path) -> None:
+    row = find(tables(recorded)["answer"])
+    shown = ("overload", "throughput_ratio", "throughput_ratio_at_equal_kv", "tokens_per_joule_ratio")
+    assert [row[c] for c in shown] == ["7.79", "1.128 (n = 1)", "1.184 (n = 1)", "not measured"]
+
+
+def test_energy_and_clocks(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    for arm in ("graphs", "eager"):
+        make_store.synthetic_run(root, "7b", arm, "sustained", 1, ("graphs", "eager"), telemetry=True)
+    load(root, tmp_path / "d.duckdb")
+    row = find(tables(tmp_path / "d.duckdb")["energy"], arm="graphs")
+    assert (row["mean_power_w"], row["sm_clock_mhz"]) == ("300.0 (n = 1)", "1980 (n = 1)")
+    assert (row["power_capped_pct"], row["slowed_pct"]) == ("25.0 (n = 1)", "0.0 (n = 1)")
+
+
+def test_sittings_tell_first_what_differs(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "store", sittings=("s1", "s2"))
+    provenance = {
+        "gpu": {"uuid": "GPU-2", "ecc": None},
+        "machine": {"host": "node-1"},
+        "engine": {"packages": {"x": "1"}},
+    }
+    (root / "sittings" / "s2" / "provenance.json").write_text(json.dumps(provenance))
+    load(root, tmp_path / "d.duckdb")
+    assert tables(tmp_path / "d.duckdb")["sittings"].rows == (
+        ("gpu.ecc", "not reported", "s2"),
+        ("gpu.uuid", "GPU-2", "s2"),
+        ("machine.host", "node-1", "all 2"),
+    )
+
+
 def test_energy_without_telemetry_is_not_measured(recorded: Path) -> None:
     rows = records(tables(recorded)["energy"])
     assert len(rows) == 4
-    assert {r[c] for r in rows for c in ("window_j", "output_tokens_per_j", "mean_power_w")} == {
-        "not measured"
-    }
+    assert {r[c] for r in rows for c in ("window_j", "output_tokens_per_j", "mean_power_w")} == {"not measured"}
 
 
 def test_preemptions(recorded: Path) -> None:
@@ -135,10 +162,7 @@ def test_broken_sql_names_its_file(recorded: Path, tmp_path: Path) -> None:
     [
         (None, "not measured"),
         ({"mean": Decimal("1.0"), "lo": None, "hi": None, "n": 1}, "1.0 (n = 1)"),
-        (
-            {"mean": Decimal("1.0"), "lo": Decimal("0.5"), "hi": Decimal("1.5"), "n": 3},
-            "1.0 [0.5, 1.5] (n = 3)",
-        ),
+        ({"mean": Decimal("1.0"), "lo": Decimal("0.5"), "hi": Decimal("1.5"), "n": 3}, "1.0 [0.5, 1.5] (n = 3)"),
         ({"mean": None, "lo": None, "hi": None, "n": None}, "not measured"),
         ({"mean": None, "lo": None, "hi": None, "n": 0}, "reference"),
         ([1, None], "1, not measured"),

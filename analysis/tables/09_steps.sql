@@ -1,5 +1,5 @@
 -- title: Engine steps in the waiting span
--- note: Steps with a token count from the first step with a waiting request to the last token, inside the client's window. They depend on the KV pool, not on how a step is executed. Running is one step ahead of the token columns.
+-- note: Steps with a token count from the first step with a waiting request to the last token, inside the client's window. Where the KV pool is overloaded their number depends on the pool, not on how a step is executed; where it is not, requests wait only for their turn to be read in, and the number depends on when they arrive. Running is one step ahead of the token columns.
 -- chart: steps
 -- empty: No request ever waited, or no step trace.
 SELECT setup, model, profile, arm, f0(any_value(estimate) FILTER (metric = 'kv_blocks')) AS kv_blocks, f0(any_value(estimate) FILTER (metric = 'steps')) AS steps,

@@ -1,5 +1,8 @@
 -- title: Sittings and their machines
--- note: A sitting is one uninterrupted stretch on one machine. One row a fact that differs or agrees between sittings; package lists are in the database (sitting_facts).
+-- note: A sitting is one uninterrupted stretch on one machine. Facts that differ between sittings come first. Package lists are in the database (sitting_facts).
 -- empty: No provenance on record.
-SELECT key AS fact, coalesce(value, 'not reported') AS value, list(sitting_id ORDER BY sitting_id) AS sittings
-FROM sitting_facts WHERE NOT contains(key, 'packages') AND NOT starts_with(key, 'must_agree.') GROUP BY key, value ORDER BY key, value;
+SELECT key AS fact, coalesce(value, 'not reported') AS value,
+       CASE WHEN count(*) = any_value(n) THEN 'all ' || count(*) ELSE array_to_string(list(sitting_id ORDER BY sitting_id), ', ') END AS sittings
+FROM sitting_facts, (SELECT count(*) AS n FROM sittings)
+WHERE NOT contains(key, 'packages') AND NOT starts_with(key, 'must_agree.') AND key <> 'schema_version'
+GROUP BY key, value ORDER BY count(*) = any_value(n), key, value;
