@@ -21,13 +21,13 @@ class Table:
     """A table of the report: name (of its file), heading texts from the comments at its top, SQL, rows."""
 
     name: str
-    title: str
-    note: str
-    empty: str
     sql: str
     columns: tuple[str, ...]
     estimates: frozenset[str]  # columns that hold {mean, lo, hi, n}
     rows: tuple[tuple[Any, ...], ...]
+    title: str
+    note: str = ""
+    empty: str = "No rows."
     chart: str = ""
 
 
@@ -52,26 +52,22 @@ def read_tables(con: duckdb.DuckDBPyConnection, folder: Path = TABLES) -> list[T
 
 
 def _read_table(con: duckdb.DuckDBPyConnection, path: Path) -> Table:
-    text = path.read_text(encoding="utf-8")
-    head: dict[str, str] = {"title": path.stem, "note": "", "empty": "No rows.", "chart": ""}
-    body = text
+    body = path.read_text(encoding="utf-8")
+    head: dict[str, str] = {}
     while body.startswith("-- "):
         line, _, body = body.partition("\n")
         key, _, value = line[3:].partition(": ")
-        head[key] = f"{head['note']} {value}".strip() if key == "note" else value
+        head[key] = value
     try:
         cursor = con.execute(body)
     except duckdb.Error as error:
         raise LoadError(f"{path.name}: {error}", "load the results again with this version") from error
-    described = [(column[0], str(column[1])) for column in cursor.description or ()]
+    columns = [(name, str(kind)) for name, kind, *_ in cursor.description or ()]
     return Table(
         name=path.stem,
-        title=head["title"],
-        note=head["note"],
-        empty=head["empty"],
-        chart=head["chart"],
         sql=body.strip(),
-        columns=tuple(name for name, _ in described),
-        estimates=frozenset(name for name, kind in described if kind.startswith("STRUCT")),
+        columns=tuple(name for name, _ in columns),
+        estimates=frozenset(name for name, kind in columns if kind.startswith("STRUCT")),
         rows=tuple(cursor.fetchall()),
+        **head,
     )
