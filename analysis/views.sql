@@ -75,7 +75,7 @@ SELECT folder, kind, setup, model, arm, sitting_id, compile_cache,
        CASE WHEN compile_mode = 'NONE' THEN 0 ELSE torch_compile_s END AS compile_s,
        CASE WHEN cudagraph_mode = 'NONE' THEN 0 ELSE capture_s_logged END AS capture_s,
        engine_init_s - compile_s - capture_s AS init_rest_s,
-       CASE WHEN NOT simulated THEN seconds(exec_ns, healthy_ns) - engine_init_s - model_load_s END AS outside_s
+       start_s - engine_init_s - model_load_s AS outside_s
 FROM (SELECT * RENAME (capture_s AS capture_s_logged) FROM runs) WHERE counted;
 
 -- Requests of counted runs. TPOT: (latency - ttft) / (output tokens - 1).
