@@ -29,7 +29,7 @@ from runner.processes import kill_marked
 from runner.progress import BlockState, Place, block_state, measured_primes, primes_needed, typical_s
 from runner.provenance import collect_provenance
 from runner.run import execute_run
-from runner.store import Store, write_atomic
+from runner.store import Store, read_records, write_atomic
 from runner.watch import Stopped
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
@@ -132,8 +132,6 @@ class Campaign:
 
     def _primes_needed(self, state: BlockState) -> list[PrimeSpec]:
         """First starts that must come before the missing runs of a block."""
-        if not state.missing_arms:
-            return []
         specs = {prime.arm: prime for prime in self.plan.primes_for(state.block, self.config)}
         return [specs[arm] for arm in primes_needed(self.records, self.place, state.block.model, list(specs))]
 
@@ -171,7 +169,7 @@ class Campaign:
             self.display.note(f"ended process {pid}, left over by an earlier crash of this campaign")
         for path in self.store.sweep():
             self.display.note(f"half-written folder moved to {path}; that run is done again")
-        self.records = self.store.records()
+        self.records, _ = read_records(self.store.root)
         if next(self._states(), None) is None:
             return self._summary(EXIT_OK, "every block of the plan is complete")
         self.store.write_sitting(self.sitting_id, collect_provenance(self.config, self.host, self.gpu))

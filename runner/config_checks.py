@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from runner.config_model import CampaignFile, EngineSection
 from runner.config_problems import suggest
@@ -57,30 +58,22 @@ def flag_name(argument: str) -> str:
     return name.replace("_", "-") if name.startswith("--") else name
 
 
+def _flag_groups(flags: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each flag's name and its arguments, the flag itself first."""
+    starts = [place for place, argument in enumerate(flags) if argument.startswith("-")]
+    for start, end in pairwise([*starts, len(flags)]):
+        yield flag_name(flags[start]), list(flags[start:end])
+
+
 def flag_values(flags: Sequence[str], name: str) -> list[str] | None:
     """Values given to the last `name` in `flags`, or None where it is absent."""
-    values: list[str] | None = None
-    current = False
-    for argument in flags:
-        if argument.startswith("-"):
-            current = flag_name(argument) == name
-            if current:
-                values = argument.split("=", 1)[1:]
-        elif current and values is not None:
-            values.append(argument)
-    return values
+    given = [[*group[0].split("=", 1)[1:], *group[1:]] for flag, group in _flag_groups(flags) if flag == name]
+    return given[-1] if given else None
 
 
 def without_flag(flags: Sequence[str], name: str) -> tuple[str, ...]:
     """`flags` without every `name` and its values."""
-    kept: list[str] = []
-    dropping = False
-    for argument in flags:
-        if argument.startswith("-"):
-            dropping = flag_name(argument) == name
-        if not dropping:
-            kept.append(argument)
-    return tuple(kept)
+    return tuple(argument for flag, group in _flag_groups(flags) if flag != name for argument in group)
 
 
 def cross_check(file: CampaignFile) -> list[str]:

@@ -175,9 +175,6 @@ class Store:
             moved.append(target)
         return moved
 
-    def records(self) -> list[RunRecord]:
-        return read_records(self.root)[0]
-
     def begin(self, kind: Literal["run", "prime"], folder: str) -> Path:
         """A new empty `<folder>.partial`, absolute; nothing reads it until `commit`."""
         partial = self.root / _FOLDER[kind] / f"{folder}.partial"

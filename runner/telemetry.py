@@ -22,16 +22,17 @@ class Telemetry:
 
     def __init__(self, gpu: Gpu, path: Path, interval_s: float = INTERVAL_S) -> None:
         self._gpu, self._path, self._interval_s = gpu, path, interval_s
-        self._stop = threading.Event()
+        self._begun, self._stop = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self.samples = 0
         self.reason: str | None = None  # why it ended before it was stopped
 
     def start(self) -> None:
-        """Open the file and begin. Raises OSError when the file cannot be made."""
+        """Make the file (OSError if it cannot be made) and take the first sample before returning."""
         self._path.write_text(",".join(COLUMNS) + "\n", encoding="ascii")
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
+        self._begun.wait()
 
     def stop(self) -> None:
         """Take a last sample, close the file. May be called twice, or without a start."""
@@ -46,6 +47,8 @@ class Telemetry:
         except Exception as error:
             what = error.message if isinstance(error, CampaignError) else f"{type(error).__name__}: {error}"
             self.reason = f"{what} after {self.samples} samples"
+        finally:
+            self._begun.set()
 
     def _sample_until_stopped(self, file: TextIO) -> None:
         rows = csv.writer(file, lineterminator="\n")
@@ -53,6 +56,7 @@ class Telemetry:
         while True:
             rows.writerow(astuple(self._gpu.sample()))  # None: an empty field
             self.samples += 1
+            self._begun.set()
             if self.samples % FLUSH_EVERY == 0:
                 file.flush()
             if last:
