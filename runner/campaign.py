@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
+from analysis.formats.failure import FAILURES
 from analysis.formats.run_record import RunIdentity, RunRecord
 from runner.config import Config
 from runner.config_checks import BLOCKS_FLAG, flag_values
@@ -33,12 +34,27 @@ from runner.store import Store, read_records, write_atomic
 from runner.watch import Stopped
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
-# what no retry can mend: the next run would fail, or be disturbed, in the same way
-MACHINE_FAILURES = frozenset(
-    {"gpu_busy", "gpu_memory_not_freed", "gpu_lost", "telemetry_lost", "engine_version", "driver_mismatch"}
+# gates that would fire again on the same command: only another configuration or program mends them
+LASTING_REASONS = frozenset(
+    {
+        "arm_not_confirmed",
+        "engine_version",
+        "input_length_drift",
+        "log_format_unknown",
+        "prefix_cache_hits",
+        "simulated_engine",
+    }
 )
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Work = Iterator[tuple[str, float, Callable[[], bool]]]  # name, expected seconds, what does it (False: not completed)
+
+
+def after_failure(record: RunRecord) -> Literal["retry", "give_up", "stop"]:
+    """What a run that is not valid lets do: try it again, leave it, or end the campaign."""
+    if record.failure_class in FAILURES:
+        return FAILURES[record.failure_class].then
+    lasting = any(r.code in LASTING_REASONS and r.severity == "invalid" for r in record.reasons)
+    return "give_up" if lasting else "retry"
 
 
 @dataclass(frozen=True)
@@ -224,8 +240,7 @@ class Campaign:
         """The first start, tried again as often as the configuration says; each try is a pass of its own."""
         before = max((r.pass_number for r in self.records if r.run_id == prime.prime_id), default=0)
         identity = {"kind": "prime", "run_id": prime.prime_id, "model": prime.model, "arm": prime.arm, "attempt": 1}
-        tries = range(before + 1, before + 2 + self.config.engine.retries)
-        return any(self._one(identity | {"pass_number": number}, prime.flags) for number in tries)
+        return self._tries(identity, prime.flags, "pass_number", before + 1)
 
     def _attempts(self, spec: RunSpec, state: BlockState) -> bool:
         """The run, tried again as often as the configuration says. PreflightError if its KV cache cannot fit."""
@@ -237,12 +252,27 @@ class Campaign:
         if blocks and prime:
             check_override(self.config, self.gpu, int(blocks[0]), prime)
         identity = {"kind": "run", **asdict(spec), "pass_number": state.pass_number}
-        before = state.attempts.get(spec.arm, 0)
-        tries = range(before + 1, before + 2 + self.config.engine.retries)
-        return any(self._one(identity | {"attempt": number}, flags) for number in tries)
+        return self._tries(identity, flags, "attempt", state.attempts.get(spec.arm, 0) + 1)
 
-    def _one(self, fields: dict[str, Any], flags: tuple[str, ...]) -> bool:
-        """One attempt, from the empty folder to the committed one; whether it is valid."""
+    def _tries(self, identity: dict[str, Any], flags: tuple[str, ...], counter: str, first: int) -> bool:
+        """Attempts, numbered by `counter` from `first`, until one is valid, no retry can help or none is left."""
+        for number in range(first, first + 1 + self.config.engine.retries):
+            record = self._one(identity | {counter: number}, flags)
+            if record.status == "valid":
+                return True
+            if (then := after_failure(record)) == "stop":
+                raise PreflightError(
+                    f"{record.folder}: {record.failure_message}",
+                    "mend the machine, then start the campaign again; finished runs are kept",
+                )
+            if then == "give_up":
+                why = record.failure_class or ", ".join(r.code for r in record.reasons)
+                self.display.note(f"{record.folder}: not tried again, {why} would stay")
+                break
+        return False
+
+    def _one(self, fields: dict[str, Any], flags: tuple[str, ...]) -> RunRecord:
+        """One attempt, from the empty folder to the committed one."""
         if self.stop.event.is_set():
             raise Stopped
         folder = f"{fields['run_id']}.p{fields['pass_number']}a{fields['attempt']}"
@@ -280,9 +310,4 @@ class Campaign:
         self.records.append(record)
         self._failed += record.status != "valid"
         self.display.finished(record, time.monotonic() - begun)
-        if record.failure_class in MACHINE_FAILURES:
-            raise PreflightError(
-                f"{folder}: {record.failure_message}",
-                "mend the machine, then start the campaign again; finished runs are kept",
-            )
-        return record.status == "valid"
+        return record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from analysis.formats.failure import FAILURES
+
 
 class CampaignError(Exception):
     """Base of every error a user can meet. `hint` is the next step; it is printed on its own line."""
@@ -25,8 +27,9 @@ class PreflightError(CampaignError):
 
 
 class EngineFailed(CampaignError):
-    """The engine or the bench client ended or hung during a run. `failure_class` is the one of run.json."""
+    """The engine or the bench client ended or hung during a run. `failure_class` is the one of run.json, a name of
+    failures.toml; its hint is used where none is given."""
 
     def __init__(self, message: str, failure_class: str, hint: str = "") -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint or FAILURES[failure_class].hint)
         self.failure_class = failure_class

@@ -28,7 +28,9 @@ class Stopped(Exception):
 def death(process: Process, doing: str, fallback: str) -> EngineFailed:
     """What a process that ended by itself tells of why; `fallback` is the class if its log does not."""
     text = process.log_bytes().decode(errors="replace")
-    failure_class, hint = classify_failure(text) or (fallback, "see its log in the run's folder")
+    failure_class, hint = classify_failure(text) or (fallback, "")
+    if failure_class == "engine_died" and doing == "measuring":
+        failure_class, hint = "died_in_window", ""
     reason = [process.last_line(), *root_causes(text)][-1]
     message = f"the {process.name} ended with status {process.poll()} while {doing}: {reason}"
     return EngineFailed(message, failure_class, hint)
@@ -65,7 +67,8 @@ class Watch:
         deadline = time.monotonic() + timeout_s
         while (value := done()) is None:
             if time.monotonic() > deadline:
-                raise EngineFailed(f"{self.doing}: not finished after {timeout_s:.0f} s", failure_class)
+                last = f"{self.server.name}'s last line: {self.server.last_line()}"
+                raise EngineFailed(f"{self.doing}: not finished after {timeout_s:.0f} s ({last})", failure_class)
             self.pause(UNTIL_POLL_S)
         return value
 
@@ -109,9 +112,7 @@ class Watch:
             where = f"(phase {self.doing}, last line: {self.server.last_line()})"
             if now - grown > timeouts.silence_s:
                 message = f"no new log line for {now - grown:.0f} s during the start {where}"
-                hint = "see server.log.gz; raise engine.timeouts.silence_s if the phase is only slow"
-                raise EngineFailed(message, "start_silent", hint)
+                raise EngineFailed(message, "start_silent")
             if now - begun > timeouts.start_s:
-                message, hint = f"not healthy after {now - begun:.0f} s {where}", "or raise engine.timeouts.start_s"
-                raise EngineFailed(message, "start_timeout", f"see server.log.gz; {hint}")
+                raise EngineFailed(f"not healthy after {now - begun:.0f} s {where}", "start_timeout")
         return moment

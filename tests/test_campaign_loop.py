@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
+from analysis.formats.failure import FAILURES
+from analysis.formats.run_record import EngineIdentity, Reason, RunRecord, Timeline
+from analysis.gates import GATES
 from runner import nvml
-from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Campaign, StopFlag, Summary
+from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, LASTING_REASONS, Campaign, StopFlag, Summary
 from runner.config import Config, load_config
 from runner.context import RunContext
 from runner.display import Display
@@ -83,6 +85,7 @@ class Script:
         self.flags: dict[str, tuple[str, ...]] = {}
         self.failure_class = "engine_died"
         self.server_log: dict[str, Any] = {}
+        self.reasons: tuple[Reason, ...] = ()  # of an invalid run
 
     def __call__(self, context: RunContext) -> RunRecord:
         self.folders.append(context.identity.folder)
@@ -101,6 +104,7 @@ class Script:
             failure_class=self.failure_class if status == "failed" else None,
             num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.identity.arm),
             server_log=self.server_log,
+            reasons=self.reasons if status == "invalid" else (),
         )
         (context.directory / "run.json").write_text(record.model_dump_json())
         return record
@@ -168,6 +172,32 @@ def test_machine_failure_ends_the_campaign_at_once(config: Config, tmp_path: Pat
         sit(config, tmp_path, script)
     assert script.folders[-1] == "7b.eager.sustained.r1.p1a1"
     assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_only_what_a_retry_can_mend_is_tried_again(config: Config, tmp_path: Path, name: str) -> None:
+    folder = "7b.eager.sustained.r1.p1a"
+    script = Script({f"{folder}{n}": "failed" for n in (1, 2)})
+    script.failure_class = name
+    if FAILURES[name].then == "stop":
+        with pytest.raises(PreflightError, match=r"7b\.eager\.sustained\.r1\.p1a1"):
+            sit(config, tmp_path, script)
+    else:
+        assert sit(config, tmp_path, script).exit_code == EXIT_SOME_FAILED
+        assert [f for f in script.folders if f.startswith("7b.graphs.sustained.r2")], "the others go on"
+    tries = {"retry": 2, "give_up": 1, "stop": 1}[FAILURES[name].then]
+    assert len([f for f in script.folders if f.startswith(folder)]) == tries
+    assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+
+
+@pytest.mark.parametrize("code", sorted(LASTING_REASONS | {"failed_requests"}))
+def test_a_gate_that_would_fire_again_is_not_tried_again(config: Config, tmp_path: Path, code: str) -> None:
+    assert code in {gate.code for gate in GATES}
+    script = Script({f"7b.eager.sustained.r1.p1a{n}": "invalid" for n in (1, 2)})
+    script.reasons = (Reason(code=code, severity="invalid", evidence="x", advice="y"),)
+    assert sit(config, tmp_path, script).exit_code == EXIT_SOME_FAILED
+    tries = [f for f in script.folders if f.startswith("7b.eager.sustained.r1")]
+    assert len(tries) == (1 if code in LASTING_REASONS else 2)
 
 
 @pytest.fixture

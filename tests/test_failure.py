@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.formats.bench import parse_bench
-from analysis.formats.failure import FAILURE_CLASSES, classify_failure, root_causes
+from analysis.formats.failure import FAILURES, classify_failure, root_causes
 from tests import recorded
 
 HEAD = "(EngineCore pid=7) ERROR 11-29 18:30:08 [core.py:1195] "
 STOP = "(EngineCore pid=7) INFO 11-29 17:35:36 [core.py:1] [shutdown] EngineCore: trigger received signal=15"
 MESSAGES = {
+    "container_runtime_missing": 'docker: Error response from daemon: could not select device driver "nvidia" with '
+    "capabilities: [[gpu]].",
+    "docker_missing": "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is it running?",
     "driver_mismatch": "RuntimeError: Error 803: system has unsupported display driver",
     "gpu_lost": "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
     "gpu_busy": "ValueError: Free memory on device cuda:0 (31.44/47.38 GiB) on startup is less than desired "
@@ -83,7 +89,11 @@ def test_recorded_good_runs_have_no_failure(folder: str) -> None:
     assert root_causes(text) == ()
 
 
-@pytest.mark.parametrize("expected", FAILURE_CLASSES)
+def test_every_pattern_has_a_message() -> None:
+    assert MESSAGES.keys() == {name for name, known in FAILURES.items() if known.patterns}
+
+
+@pytest.mark.parametrize("expected", MESSAGES)
 @pytest.mark.parametrize("head", ["", HEAD])
 def test_every_class_is_recognised_with_a_next_step(expected: str, head: str) -> None:
     found = classify_failure(f"INFO: fine\n{head}{MESSAGES[expected]}\n")
@@ -111,5 +121,26 @@ def test_errors_after_a_requested_stop_do_not_count() -> None:
 @given(st.text())
 def test_any_text_is_classified_or_not(text: str) -> None:
     found = classify_failure(text)
-    assert found is None or found[0] in FAILURE_CLASSES
+    assert found is None or found[0] in FAILURES
     assert len(root_causes(text)) <= 20
+
+
+def test_every_class_has_a_next_step_and_says_what_happens_then() -> None:
+    for name, known in FAILURES.items():
+        assert known.then in ("retry", "give_up", "stop"), name
+        assert known.hint.endswith("."), name
+
+
+def test_the_runner_names_no_class_that_the_table_lacks() -> None:
+    """Every literal class given to EngineFailed, death() or Watch.until()."""
+    places = {"EngineFailed": 1, "death": 2, "until": 2}
+    named = set()
+    for path in (Path(__file__).parent.parent / "runner").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call):
+                name = getattr(call.func, "id", getattr(call.func, "attr", None))
+                at = places.get(str(name))
+                if at is not None and len(call.args) > at and isinstance(call.args[at], ast.Constant):
+                    named.add(call.args[at].value)  # type: ignore[attr-defined]
+    assert len(named) > 8
+    assert named <= FAILURES.keys()

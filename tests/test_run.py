@@ -202,7 +202,7 @@ def test_a_block_count_takes_effect_and_the_natural_one_is_kept(make: Make) -> N
 
 FAULTS = {
     "crash_at_load": ("failed", "out_of_memory"),
-    "die_mid_bench": ("failed", "engine_died"),
+    "die_mid_bench": ("failed", "died_in_window"),
     "refuse_requests": ("invalid", "failed_requests"),
     "short_outputs": ("invalid", "short_output"),
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 _PREFIX = re.compile(r"^\([A-Za-z_0-9]+ pid=\d+\) ?")
 _HEAD = re.compile(r"^[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d \[[^\]:]+:\d+\] ?", re.ASCII)
@@ -24,8 +26,22 @@ _CONSEQUENCE = re.compile(
 SHUTDOWN = re.compile(r"\[shutdown\] .*(?:trigger received signal|shutdown triggered)")  # asked for
 _MAX_LINES = 20
 _MAX_CHARS = 2_000  # of a line
-_CLASSES = tomllib.loads((Path(__file__).parent / "failures.toml").read_text(encoding="utf-8"))
-FAILURE_CLASSES = tuple(_CLASSES)
+
+
+@dataclass(frozen=True)
+class FailureClass:
+    """`then`: retry, give_up (this run) or stop (the campaign); `hint`: the next step; `patterns`: of a line that
+    tells of it, none where only the runner sees it."""
+
+    then: Literal["retry", "give_up", "stop"]
+    hint: str
+    patterns: tuple[str, ...] = ()
+
+
+FAILURES = {
+    name: FailureClass(known["then"], known["hint"], tuple(known.get("patterns", ())))
+    for name, known in tomllib.loads(Path(__file__).with_name("failures.toml").read_text(encoding="utf-8")).items()
+}
 
 
 def _lines(log_text: str) -> Iterator[str]:
@@ -49,8 +65,8 @@ def root_causes(log_text: str) -> tuple[str, ...]:
 def classify_failure(log_text: str) -> tuple[str, str] | None:
     """(class, next step) of the failure that a log of the engine or the client tells of, or None."""
     lines = list(_lines(log_text))
-    for name, known in _CLASSES.items():
-        pattern = re.compile("|".join(known["patterns"]))
+    for name, known in FAILURES.items():
+        pattern = re.compile("|".join(known.patterns) or r"(?!)")
         if any(pattern.search(line) for line in lines):
-            return name, known["hint"]
+            return name, known.hint
     return None

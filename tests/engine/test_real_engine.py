@@ -46,7 +46,7 @@ def test_an_engine_killed_in_its_load_fails_the_run_and_it_is_tried_again(
 ) -> None:
     assert len(campaign.killed) == 1
     victim = campaign.run(VICTIM)
-    assert (victim.status, victim.failure_class) == ("failed", "engine_died"), victim.failure_message
+    assert (victim.status, victim.failure_class) == ("failed", "died_in_window"), victim.failure_message
     assert victim.timeline.go_ns is not None
     assert campaign.run(CROWDED[0]).attempt == 2
     assert (campaign.results / "runs" / VICTIM / "server.log.gz").is_file()
