@@ -110,11 +110,6 @@ class _Request:
     def tokens(self) -> int:
         return self.prompt_tokens + self.generated
 
-    @property
-    def planned(self) -> int:
-        """Tokens that exist or are in flight: what `computed` has to catch up with."""
-        return self.tokens + self.in_flight
-
 
 @dataclass(slots=True)
 class _Batch:
@@ -198,16 +193,19 @@ class Scheduler:
     def _plan_running(self, batch: _Batch) -> bool:
         """Plan the running requests; True if one was preempted for want of blocks."""
         preempted = False
+        running, budget, block_size = self._running, self.config.max_num_batched_tokens, self.config.block_size
         index = 0
-        while index < len(self._running) and self._budget(batch) > 0:
-            request = self._running[index]
+        while index < len(running) and batch.tokens < budget:
+            request = running[index]
             index += 1
-            wanted = min(request.planned - request.computed, self._budget(batch))
-            if wanted == 0 or request.generated + request.in_flight >= request.max_tokens:
+            generated = request.generated + request.in_flight
+            wanted = min(request.prompt_tokens + generated - request.computed, budget - batch.tokens)
+            if wanted == 0 or generated >= request.max_tokens:
                 continue  # its token in flight has to come first, or is its last
-            while not self._allocate(request, request.computed + wanted):
+            needed = request.computed + wanted
+            while needed > request.blocks * block_size and not self._allocate(request, needed):
                 preempted = True
-                victim = self._running.pop()
+                victim = running.pop()
                 self._preempt(victim)
                 if victim is request:
                     return True
@@ -229,7 +227,7 @@ class Scheduler:
         batch.tokens += tokens
         batch.uniform_decode &= tokens == 1
         request.computed += tokens
-        if request.computed >= request.planned:
+        if request.computed >= request.tokens + request.in_flight:  # it has caught up with what exists or is in flight
             request.in_flight += 1
             batch.emitting.append(request)
 
