@@ -19,6 +19,7 @@ import duckdb
 from pydantic import ValidationError
 from scipy.stats import t as student_t
 
+from analysis.claims import add_study
 from analysis.db import SCHEMA_SQL, VIEWS_SQL, connect
 from analysis.errors import LoadError
 from analysis.formats.metrics import parse_metrics
@@ -76,6 +77,7 @@ def load(results: Path, database: Path) -> LoadSummary:
             quantiles = [(df, float(student_t.ppf(0.975, df))) for df in range(1, _MAX_DF + 1)]
             _insert(con, "student_t", ("df", "t975"), quantiles)
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
+            add_study(con, results)
             ((*counts,),) = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchall()
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:

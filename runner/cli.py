@@ -192,3 +192,14 @@ def report(database: Path, out: Path) -> None:
 
     for path in render(database, out):
         click.echo(str(path))
+
+
+@main.command(epilog="Exit status: 3 when a claim differs from what the data set declares in its expected-claims.toml.")
+@database_option
+def check(database: Path) -> None:
+    """Judge every claim of the published study on a database."""
+    from analysis.claims import check as check_claims
+
+    verdicts, as_declared = check_claims(database)
+    click.echo(verdicts)
+    sys.exit(0 if as_declared else 3)

@@ -1,0 +1,109 @@
+-- The published study beside the data. Run once after views.sql; variables `published`, `claims`, `expected` hold the TOML files as JSON.
+
+-- the study's figures: one row a figure; text where it is no number
+CREATE TABLE published AS
+WITH leaves AS (SELECT string_split(replace(fullkey[3:], '"', ''), '.') AS key, atom ->> '$' AS text FROM json_tree(getvariable('published')::JSON) WHERE type NOT IN ('OBJECT', 'ARRAY'))
+SELECT key[1] AS metric, key[2] AS model, key[3] AS profile, key[4] AS arm, TRY_CAST(text AS DOUBLE) AS value, text,
+       getvariable('published')::JSON ->> ('$.' || key[1] || '.unit') AS unit, getvariable('published')::JSON ->> ('$.' || key[1] || '.place') AS place
+FROM leaves WHERE len(key) = 4;
+CREATE MACRO pub(the_metric, the_model, the_profile, of_arm) AS (SELECT any_value(value) FROM published WHERE (metric, model, profile, arm) = (the_metric, the_model, the_profile, of_arm));
+
+-- The scheduling model's prediction for a cell's load and any number of KV blocks; filled by analysis/staircase.py. curve: not a measured arm's count.
+CREATE TABLE model_steps (setup VARCHAR, model VARCHAR, profile VARCHAR, kv_blocks BIGINT, curve BOOLEAN, steps BIGINT, mean_running DOUBLE, preempted BIGINT);
+
+-- Spread of the runs of a cell, each arm against eager.
+CREATE VIEW spreads AS
+WITH s AS (
+    SELECT setup, model, profile, metric, arm, count(*) AS n, min(value) AS lowest, median(value) AS middle, max(value) AS highest, 100 * stddev_samp(value) / abs(avg(value)) AS sd_pct
+    FROM run_values WHERE profile <> '(all)' GROUP BY ALL
+)
+SELECT s.*, CASE WHEN s.arm = 'eager' THEN 'reference' WHEN e.n IS NULL THEN 'no eager' WHEN least(s.n, e.n) < 2 THEN 'one run'
+            WHEN s.lowest > e.highest OR s.highest < e.lowest THEN 'apart' ELSE 'overlap' END AS overlap
+FROM s LEFT JOIN s e ON (e.setup, e.model, e.profile, e.metric, e.arm) = (s.setup, s.model, s.profile, s.metric, 'eager');
+
+-- Drift: slope over the runs of a cell and arm in the order in which they ran, in percent of their mean a run, with its 95% interval from three runs on.
+CREATE VIEW drifts AS
+WITH ordered AS (
+    SELECT v.*, row_number() OVER (PARTITION BY v.setup, v.model, v.profile, v.arm, metric ORDER BY wall_start, folder)::DOUBLE AS turn
+    FROM run_values v JOIN runs USING (setup, model, profile, arm, pair_id) WHERE counted AND runs.kind = 'run'
+), fits AS (
+    SELECT setup, model, profile, arm, metric, count(*) AS n, avg(value) AS mean, CASE WHEN count(*) > 1 THEN regr_slope(value, turn) END AS slope, list(value ORDER BY turn) AS points,
+           sqrt(greatest(regr_syy(value, turn) - slope ^ 2 * regr_sxx(value, turn), 0) / nullif(n - 2, 0) / nullif(regr_sxx(value, turn), 0)) AS error
+    FROM ordered GROUP BY ALL
+)
+SELECT fits.* EXCLUDE (slope, error, mean), struct_pack(mean := 100 * slope / mean, lo := 100 * (slope - t975 * error) / mean, hi := 100 * (slope + t975 * error) / mean, n := n) AS slope_pct
+FROM fits LEFT JOIN student_t ON df = n - 2;
+
+-- What an arm's longer start costs against eager, and what a request then saves: seconds, one row a pass of a block. A request's
+-- time is the window over the number of requests, so at concurrency 1 its latency. A start with a cold cache is no part of it.
+CREATE VIEW repayments AS
+WITH r AS (SELECT folder, setup, model, profile, arm, pair_id, s.start_s, f.duration_s / num_prompts AS request_s FROM runs JOIN run_figures f USING (folder) LEFT JOIN starts s USING (folder, setup, model, arm) WHERE s.warm)
+SELECT a.setup, a.model, a.profile, a.arm, pair_id, a.start_s - e.start_s AS extra_s, e.request_s - a.request_s AS saving_s
+FROM r a JOIN r e USING (setup, model, profile, pair_id) WHERE e.arm = 'eager' AND a.arm <> 'eager';
+
+-- Break-even in requests: extra start / saving a request, with Fieller's 95% interval over the passes. An end of `inf` is 'never'.
+CREATE VIEW break_evens AS
+WITH m AS (
+    SELECT setup, model, profile, arm, count(*) AS n, mean95(extra_s) AS extra, mean95(saving_s) AS saving,
+           var_samp(extra_s) / n AS vx, var_samp(saving_s) / n AS vs, covar_samp(extra_s, saving_s) / n AS vc
+    FROM repayments WHERE extra_s IS NOT NULL AND saving_s IS NOT NULL GROUP BY ALL
+), q AS (
+    SELECT m.*, saving.mean ^ 2 - t975 ^ 2 * vs AS a, extra.mean * saving.mean - t975 ^ 2 * vc AS b, extra.mean ^ 2 - t975 ^ 2 * vx AS c, sqrt(greatest(b * b - a * c, 0)) AS root
+    FROM m LEFT JOIN student_t ON df = n - 1
+)
+SELECT setup, model, profile, arm, n, extra, saving,
+       CASE WHEN saving.mean > 0 THEN greatest(extra.mean / saving.mean, 0) ELSE 'inf'::DOUBLE END AS requests,
+       CASE WHEN n < 2 THEN NULL WHEN saving.hi < 0 THEN 'inf'::DOUBLE WHEN a > 0 OR c > 0 THEN greatest((b - root) / a, 0) ELSE 0 END AS fewest,
+       CASE WHEN n < 2 THEN NULL WHEN a > 0 AND saving.mean > 0 THEN greatest((b + root) / a, 0) ELSE 'inf'::DOUBLE END AS most
+FROM q;
+CREATE MACRO requests_text(x) AS CASE WHEN x = 'inf'::DOUBLE THEN 'never' ELSE round(x)::BIGINT::VARCHAR END;
+
+-- What the claims are written with; each looks at the setup named by the variable `setup`.
+CREATE MACRO exactly(x) AS struct_pack(mean := x, lo := x, hi := x, n := 1);
+CREATE MACRO estimate_of(the_metric, the_model, the_profile, of_arm) AS (SELECT any_value(estimate) FROM estimates WHERE (setup, metric, model, profile, arm) = (getvariable('setup'), the_metric, the_model, the_profile, of_arm));
+CREATE MACRO ratio_of(the_metric, the_model, the_profile, of_arm := 'graphs', to_arm := 'eager') AS (SELECT any_value(ratio) FROM effects WHERE (setup, metric, model, profile, arm_a, arm_b) = (getvariable('setup'), the_metric, the_model, the_profile, of_arm, to_arm));
+CREATE MACRO difference_of(the_metric, the_model, the_profile) AS (SELECT any_value(difference) FROM effects WHERE (setup, metric, model, profile, arm_a, arm_b) = (getvariable('setup'), the_metric, the_model, the_profile, 'graphs', 'eager'));
+CREATE MACRO break_even_of(the_model, the_profile) AS (SELECT any_value(struct_pack(mean := requests, lo := fewest, hi := most, n := n)) FROM break_evens WHERE (setup, model, profile, arm) = (getvariable('setup'), the_model, the_profile, 'graphs'));
+CREATE MACRO saving_of(the_model, the_profile) AS (SELECT any_value(saving) FROM break_evens WHERE (setup, model, profile, arm) = (getvariable('setup'), the_model, the_profile, 'graphs'));
+CREATE MACRO graph_gib_of(the_model) AS (SELECT mean95(coalesce(graph_pool_actual_gib, capture_gib)) FROM runs WHERE counted AND kind = 'run' AND (setup, model, arm) = (getvariable('setup'), the_model, 'graphs') HAVING count(*) > 0);
+
+CREATE TABLE claim_list AS
+SELECT unnest(from_json(getvariable('claims')::JSON, '[{"id": "VARCHAR", "claim": "VARCHAR", "place": "VARCHAR", "sql": "VARCHAR", "published": "DOUBLE", "tolerance": "DOUBLE", "above": "DOUBLE", "below": "DOUBLE", "card": "VARCHAR", "weights": "VARCHAR", "min_n": "INTEGER", "cells": ["VARCHAR"], "arms": ["VARCHAR"]}]'), recursive := true);
+
+-- filled by analysis/claims.py: every claim's sql on every setup
+CREATE TABLE claim_values (setup VARCHAR, id VARCHAR, measured STRUCT(mean DOUBLE, lo DOUBLE, hi DOUBLE, n BIGINT));
+
+-- what the results folder declares of this data (expected-claims.toml)
+CREATE TABLE expected_claims AS
+SELECT unnest(from_json(json_extract(getvariable('expected')::JSON, key), '["VARCHAR"]')) AS id, replace(key, '_', ' ') AS verdict
+FROM (VALUES ('reproduced'), ('not_reproduced'), ('not_testable')) AS v(key);
+
+-- Verdict of every claim on every setup. expected: what this data set declares of it, NULL if nothing; differs: it declares another verdict.
+CREATE VIEW claims AS
+WITH setups AS (SELECT setup, any_value(gpu_name) AS gpu_name, any_value(weights) AS has_weights, bool_or(simulated) AS simulated FROM runs WHERE counted AND kind = 'run' GROUP BY setup),
+needed AS (SELECT id, coalesce(min_n, 3) AS needs_n, unnest(cells) AS cell, coalesce(arms, ['graphs', 'eager']) AS arms FROM claim_list),
+missing AS (
+    SELECT setup, id, string_agg(needs_n || ' runs of ' || cell || ' with ' || without || '; there are ' || has, ', ' ORDER BY cell) AS lacks
+    FROM (
+        SELECT s.setup, id, needed.cell, needs_n, min(coalesce(has, 0)) AS has, string_agg(need.arm, ' and ' ORDER BY need.arm DESC) AS without
+        FROM setups s CROSS JOIN needed CROSS JOIN unnest(arms) AS need(arm)
+        LEFT JOIN (SELECT setup, model || '.' || profile AS cell, arm, count(*) AS has FROM runs WHERE counted AND kind = 'run' GROUP BY ALL) c
+               ON (c.setup, c.cell, c.arm) = (s.setup, needed.cell, need.arm)
+        WHERE coalesce(has, 0) < needs_n GROUP BY ALL
+    ) GROUP BY ALL
+), judged AS (
+    SELECT s.setup, c.id, c.claim, c.place, c.published, v.measured,
+        CASE WHEN above IS NOT NULL THEN 'above ' || above WHEN below IS NOT NULL THEN 'below ' || below ELSE published || ' ± ' || tolerance END AS holds_if, c.sql,
+        CASE WHEN simulated THEN 'the engine is simulated'
+             WHEN NOT contains(coalesce(gpu_name, ''), coalesce(card, '')) THEN 'a figure of the card ' || card
+             WHEN weights = 'trained' AND has_weights <> 'hub' THEN 'needs trained weights: with random ones energy is only a bound'
+             WHEN lacks IS NOT NULL THEN 'needs ' || lacks
+             WHEN measured.mean IS NULL THEN 'not measured'
+             WHEN coalesce(above, below) IS NOT NULL AND measured.lo IS NULL THEN 'one block has no interval'
+             WHEN coalesce(above, below) > measured.lo AND coalesce(above, below) < measured.hi THEN 'the interval includes ' || coalesce(above, below) END AS reason,
+        CASE WHEN above IS NOT NULL THEN measured.lo >= above WHEN below IS NOT NULL THEN measured.hi <= below ELSE abs(measured.mean - published) <= tolerance END AS holds
+    FROM setups s CROSS JOIN claim_list c JOIN claim_values v USING (setup, id) LEFT JOIN missing USING (setup, id)
+)
+SELECT setup, id, claim, place, published, holds_if, measured, judged_verdict AS verdict, coalesce(reason, '') AS reason, e.verdict AS expected, e.verdict IS NOT NULL AND e.verdict <> judged_verdict AS differs, sql
+FROM (SELECT *, CASE WHEN reason IS NOT NULL THEN 'not testable' WHEN holds THEN 'reproduced' ELSE 'not reproduced' END AS judged_verdict FROM judged)
+LEFT JOIN expected_claims e USING (id);
