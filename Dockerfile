@@ -15,7 +15,7 @@ RUN python3 -m pip install --no-cache-dir --disable-pip-version-check --no-deps 
 FROM ${PYTHON_IMAGE} AS source
 WORKDIR /opt/campaign/source
 COPY . .
-RUN sh docker/git-commit.sh .git > GIT_COMMIT && rm -rf .git docker/git-commit.sh \
+RUN sh container/git-commit.sh .git > GIT_COMMIT && rm -rf .git container/git-commit.sh \
  && python3 tools/make_models.py /opt/campaign/models && chmod -R a+rX /opt/campaign
 
 FROM ${ENGINE_IMAGE} AS engine
@@ -27,10 +27,10 @@ RUN python3 -m venv --without-pip /opt/campaign/venv
 COPY --from=packages /opt/campaign/packages /opt/campaign/packages
 COPY --from=source /opt/campaign/models /campaign/models
 COPY --from=source /opt/campaign/source /opt/campaign/source
-RUN sh /opt/campaign/source/docker/install.sh && campaign --version
+RUN sh /opt/campaign/source/container/install.sh && campaign --version
 WORKDIR /campaign
 # root only until the entrypoint has become the user who owns the results
-ENTRYPOINT ["/opt/campaign/source/docker/entrypoint.sh"]
+ENTRYPOINT ["/opt/campaign/source/container/entrypoint.sh"]
 CMD ["campaign", "run", "--report", "out/report"]
 LABEL org.opencontainers.image.title="eager-cost campaign" \
       org.opencontainers.image.description="vLLM 0.23.0 and the measurement campaign of enforce_eager" \
@@ -43,9 +43,9 @@ ARG PYTHON_IMAGE
 RUN python3 -m venv --without-pip /opt/campaign/venv
 COPY --from=packages /opt/campaign/packages /opt/campaign/packages
 COPY --from=source /opt/campaign/source /opt/campaign/source
-RUN sh /opt/campaign/source/docker/install.sh && campaign --version
+RUN sh /opt/campaign/source/container/install.sh && campaign --version
 WORKDIR /campaign
-ENTRYPOINT ["/opt/campaign/source/docker/entrypoint.sh"]
+ENTRYPOINT ["/opt/campaign/source/container/entrypoint.sh"]
 CMD ["campaign", "--help"]
 LABEL org.opencontainers.image.title="eager-cost report" \
       org.opencontainers.image.description="Analysis and report of a measurement campaign; no engine, no GPU, no network" \

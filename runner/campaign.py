@@ -26,7 +26,6 @@ from runner.launcher import EngineHost
 from runner.memory import check_override
 from runner.nvml import Gpu
 from runner.plan import Plan, PrimeSpec, RunSpec, prime_for, resolve_flags, run_estimate_s
-from runner.processes import kill_marked
 from runner.progress import BlockState, Place, block_state, measured_primes, primes_needed, typical_s
 from runner.provenance import collect_provenance
 from runner.run import execute_run
@@ -181,8 +180,8 @@ class Campaign:
             self.display.close()
 
     def _run(self) -> Summary:
-        for pid in kill_marked(f"{self.store.process_mark}:"):
-            self.display.note(f"ended process {pid}, left over by an earlier crash of this campaign")
+        for left in self.host.end_leftovers(f"{self.store.process_mark}:"):
+            self.display.note(f"ended {left}, left over by an earlier crash of this campaign")
         for path in self.store.sweep():
             self.display.note(f"half-written folder moved to {path}; that run is done again")
         self.records, _ = read_records(self.store.root)

@@ -74,7 +74,8 @@ def _results_folder(config: Config, results: Path | None) -> Path:
     return results or Path("results") / config.campaign.name
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+# an option's default may come from the environment (compose.yaml): EAGER_COST_RUN_CACHE for the --cache of `run`
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EAGER_COST"})
 @click.version_option(package_name="eager-cost", prog_name="campaign")
 def main() -> None:
     """Measure what enforce_eager costs and buys in vLLM, and report it."""
@@ -104,6 +105,13 @@ def plan(config: Config, plan: Plan) -> None:
 @click.option(
     "--primes-only", is_flag=True, help="Only the first starts that the plan needs: fills the compile caches."
 )
+@click.option(
+    "--launcher",
+    type=click.Choice(["process", "container"]),
+    help="How engines are started.  [default: engine.launcher of the configuration]",
+)
+@click.option("--image", metavar="REFERENCE", help="Image of the engine's containers.  [default: engine.image]")
+@click.option("--report", "report_to", type=PATH, help="Then load the results and render the report there.")
 @click.option("--time-budget", metavar="DURATION", help="Start no block or prime that cannot finish in it, e.g. 27m.")
 def run(
     config: Config,
@@ -117,6 +125,9 @@ def run(
     no_gpu: bool,
     cpus: str | None,
     primes_only: bool,
+    launcher: str | None,
+    image: str | None,
+    report_to: Path | None,
     time_budget: str | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
@@ -128,6 +139,13 @@ def run(
     from runner.units import parse_cpus, parse_duration_s
 
     simulated = config.engine.kind == "stand-in"
+    given = {name: value for name, value in (("launcher", launcher), ("image", image)) if value}
+    config = config.model_copy(update={"engine": config.engine.model_copy(update=given)})
+    containers = None
+    if config.engine.launcher == "container":
+        from runner.containers import open_containers
+
+        containers = open_containers(config.engine.image or "")
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host = EngineHost(
         engine_python,
@@ -136,6 +154,7 @@ def run(
         cache.resolve(),
         config.engine.kind,
         parse_cpus(cpus) if cpus else None,
+        containers,
     )
     host.check(config, {block.model for block in plan.blocks})
     device = None if no_gpu or simulated else open_gpu(gpu)
@@ -157,7 +176,21 @@ def run(
         ).run()
     counts = f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left"
     click.echo(f"{counts}: {summary.message}")
+    if report_to is not None and summary.exit_code < 128:  # not when stopped: whoever stopped it is waiting
+        render_report(root, report_to / "results.duckdb", report_to)
     sys.exit(summary.exit_code)
+
+
+def render_report(results: Path | None, database: Path, out: Path) -> None:
+    """The report in `out`, of a database that is first loaded from `results` if given; prints its files."""
+    from analysis.load import load as load_results
+    from report.render import render
+
+    if results is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        click.echo(str(load_results(results, database)))
+    for path in render(database, out):
+        click.echo(str(path))
 
 
 @main.command()
@@ -184,14 +217,15 @@ def load(results: Path, database: Path) -> None:
 
 
 @main.command()
+@click.argument("results", type=PATH, required=False)
 @database_option
 @click.option("--out", type=PATH, default="out", show_default=True, help="Folder for report.html, report.md and csv/.")
-def report(database: Path, out: Path) -> None:
-    """Render the report from a database. Needs no network and no GPU."""
-    from report.render import render
+def report(results: Path | None, database: Path, out: Path) -> None:
+    """Render the report from a database; of a results folder if one is given, loaded into OUT/results.duckdb.
 
-    for path in render(database, out):
-        click.echo(str(path))
+    Needs no network and no GPU.
+    """
+    render_report(results, out / "results.duckdb" if results else database, out)
 
 
 @main.command(epilog="Exit status: 3 when a claim differs from what the data set declares in its expected-claims.toml.")

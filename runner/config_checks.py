@@ -88,8 +88,6 @@ def _engine(engine: EngineSection) -> Iterator[str]:
         yield f"engine.memory_budget_gib, engine.gpu_memory_utilization: {given}; set exactly one of them"
     if engine.launcher == "container" and not engine.image:
         yield 'engine.image: missing; launcher = "container" needs an image, best with its digest'
-    if engine.kind == "stand-in" and engine.launcher == "container":
-        yield 'engine.launcher = "container": the stand-in engine runs as a process; set launcher = "process"'
     probe = engine.probe.input_tokens + engine.probe.output_tokens
     if probe > engine.max_model_len:
         yield f"engine.probe: {probe} tokens in all exceed engine.max_model_len = {engine.max_model_len}"

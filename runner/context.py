@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analysis.formats.run_record import RunIdentity
+from analysis.formats.run_record import ContainerFacts, RunIdentity
 from runner.config import Config
 from runner.config_model import ModelSection, ProfileSection
 from runner.launcher import EngineHost
@@ -50,6 +50,7 @@ class Measured:
     serve_argv: tuple[str, ...] = ()
     bench_argv: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    container: ContainerFacts | None = None
     engine_version: str | None = None
     idle_memory_mib: int | None = None
     metrics: dict[str, bytes] = field(default_factory=dict)  # by "before", "after"

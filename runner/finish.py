@@ -141,6 +141,7 @@ def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | N
         engine=EngineIdentity(
             kind=ctx.host.kind, version=measured.engine_version, simulated=ctx.host.kind == "stand-in"
         ),
+        container=measured.container,
         weights=ctx.model.weights,
         wall_start=measured.wall_start,
         status="valid",

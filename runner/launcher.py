@@ -7,16 +7,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from analysis.formats.run_record import GpuIdentity
 from runner.config import Config
 from runner.config_model import ModelSection, ProfileSection
-from runner.errors import PreflightError
+from runner.errors import EngineFailed, PreflightError
 from runner.http import HOST
-from runner.processes import MARKER_VARIABLE
+from runner.processes import MARKER_VARIABLE, Child, Process, kill_marked
+
+if TYPE_CHECKING:
+    from runner.containers import Containers
 
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
 _DROPPED = ("PYTHON", "VIRTUAL_ENV", "VLLM_", "CAMPAIGN_")
@@ -47,7 +51,8 @@ class EngineHost:
     """Settings of this machine, given on the command line and never part of campaign.toml.
 
     `python`: of the engine's environment · `path`: put before the engine's PYTHONPATH · `models`: folder of
-    model folders · `cache`: folder of all compile caches · `cpus`: for engine and client, None for all.
+    model folders · `cache`: folder of all compile caches · `cpus`: for engine and client, None for all · `containers`:
+    where servers are started (the client stays a process here), None for processes.
     """
 
     python: str
@@ -56,10 +61,11 @@ class EngineHost:
     cache: Path
     kind: Literal["vllm", "stand-in"]
     cpus: frozenset[int] | None = None
+    containers: Containers | None = None
 
-    def _python(self) -> str:
-        """Absolute, links kept: the link in a virtual environment is what makes it one."""
-        found = shutil.which(self.python)
+    def _python(self, server: bool = False) -> str:
+        """Absolute, links kept: the link in a virtual environment is what makes it one. As given for a container's."""
+        found = None if server and self.containers else shutil.which(self.python)
         return os.path.abspath(found) if found else self.python  # noqa: PTH100
 
     def model_path(self, model: ModelSection) -> str:
@@ -105,12 +111,17 @@ class EngineHost:
 
     def ask_engine(self, config: Config) -> dict[str, Any]:
         """Versions and packages in the engine's environment. Raises PreflightError when its Python does not answer."""
-        argv, (environment, _) = [self._python(), "-c", _QUESTION], self.environment(config, marker="check")
+        argv, (environment, own) = [self._python(True), "-c", _QUESTION], self.environment(config, marker="check")
         try:
-            done = subprocess.run(
-                argv, env=environment, capture_output=True, text=True, timeout=QUESTION_TIMEOUT_S, check=True
-            )
-            answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+            if self.containers:
+                said = self.containers.ask(argv, own, QUESTION_TIMEOUT_S)
+            else:
+                said = subprocess.run(
+                    argv, env=environment, capture_output=True, text=True, timeout=QUESTION_TIMEOUT_S, check=True
+                ).stdout
+            answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+        except EngineFailed as error:
+            raise PreflightError(error.message, error.hint) from error
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
             said = (getattr(error, "stderr", None) or "").strip() or str(error)
             raise PreflightError(
@@ -123,7 +134,7 @@ class EngineHost:
     ) -> list[str]:
         """Command line of the server; `utilization` None: no --gpu-memory-utilization (no GPU)."""
         if self.kind == "vllm":
-            start = [self._python(), "-m", "vllm.entrypoints.cli.main", "serve"]
+            start = [self._python(True), "-m", "vllm.entrypoints.cli.main", "serve"]
         else:
             start = [sys.executable, "-m", "runner.standin", "serve"]
         argv = [*start, self.model_path(model), "--host", HOST, "--port", str(port)]
@@ -173,7 +184,7 @@ class EngineHost:
     def environment(
         self, config: Config, *, marker: str, steps_file: Path | None = None, gpu_index: int | None = None
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """(whole environment, the variables that the campaign sets) for engine and client.
+        """(whole environment, the variables that the campaign sets) for engine and client; a container gets the latter.
 
         The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps process titles
         from overwriting /proc/PID/environ, by which its processes are found after a crash.
@@ -191,6 +202,8 @@ class EngineHost:
             "SPT_NOENV": "1",
             MARKER_VARIABLE: marker,
         }
+        if gpu_index is not None and self.containers:  # a container has the one GPU that it was given
+            gpu_index = 0
         if gpu_index is not None:  # by NVML's index: vLLM 0.23.0 reads a UUID here as a number and fails
             added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(gpu_index)}
         if steps_file is not None:
@@ -199,3 +212,31 @@ class EngineHost:
         direct = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), HOST)))
         inherited |= {"no_proxy": direct, "NO_PROXY": direct}  # the client honours proxy variables
         return inherited | added, added | {k: v for k, v in inherited.items() if k.startswith(_KEPT)}
+
+    def start_server(
+        self,
+        argv: Sequence[str],
+        environments: tuple[Mapping[str, str], Mapping[str, str]],
+        log: Path,
+        marker: str,
+        gpu: GpuIdentity | None,
+    ) -> Child:
+        """Start the server; call `end_leftovers` with its marker afterwards, also when this fails."""
+        if self.containers is None:
+            return Process("engine", argv, environments[0], log, cpus=self.cpus)
+        return self.containers.serve(
+            argv,
+            environments[1],
+            log,
+            marker,
+            plug_in=ENGINE_SIDE,
+            models=self.models,
+            cache=self.cache,
+            gpu_uuid=gpu.uuid if gpu else None,
+            cpus=self.cpus,
+        )
+
+    def end_leftovers(self, marker: str) -> list[str]:
+        """End whatever still carries the marker; what that was, in words."""
+        ended = [f"process {pid}" for pid in kill_marked(marker)]
+        return ended + [f"container {name}" for name in (self.containers.remove(marker) if self.containers else ())]

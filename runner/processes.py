@@ -14,11 +14,13 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from analysis.formats.run_record import ContainerFacts
 from runner.errors import PreflightError
 
 MARKER_VARIABLE = "CAMPAIGN_RUN"
@@ -46,8 +48,37 @@ def free_port() -> int:
     raise PreflightError(f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports")
 
 
-class Process:
-    """A running child. `exec_ns` is CLOCK_MONOTONIC just before its start."""
+class Child(ABC):
+    """An engine or client that was started, its output in `log`. `exec_ns`: CLOCK_MONOTONIC just before its start."""
+
+    exec_ns: int
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name, self.log = name, log
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """Exit status, or None while it runs."""
+
+    @abstractmethod
+    def stop(self, grace_s: float) -> None:
+        """End it and all that it started, politely for up to `grace_s`."""
+
+    def facts(self) -> ContainerFacts | None:
+        """Of its container, after `stop`; None if it had none."""
+        return None
+
+    def log_bytes(self) -> bytes:
+        return self.log.read_bytes()
+
+    def last_line(self) -> str:
+        """The last non-empty line of its output (at most 400 characters)."""
+        lines = self.log_bytes()[-8192:].decode(errors="replace").replace("\r", "\n").split("\n")
+        return next((line.strip()[-400:] for line in reversed(lines) if line.strip()), "(no output)")
+
+
+class Process(Child):
+    """A child process of this program."""
 
     def __init__(
         self,
@@ -63,7 +94,7 @@ class Process:
 
         Raises PreflightError when the program cannot be started.
         """
-        self.name, self.log = name, log
+        super().__init__(name, log)
         self._guard: subprocess.Popen[bytes] | None = None
         with log.open("ab") as output:
             self.exec_ns = time.monotonic_ns()
@@ -106,14 +137,6 @@ class Process:
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(data)
             self._popen.stdin.close()
-
-    def log_bytes(self) -> bytes:
-        return self.log.read_bytes()
-
-    def last_line(self) -> str:
-        """The last non-empty line of its output (at most 400 characters)."""
-        lines = self.log_bytes()[-8192:].decode(errors="replace").replace("\r", "\n").split("\n")
-        return next((line.strip()[-400:] for line in reversed(lines) if line.strip()), "(no output)")
 
     def group_alive(self) -> bool:
         """Whether any member of its process group still runs (zombies do not)."""

@@ -40,6 +40,8 @@ MUST_AGREE = (
     "engine.commit",
     "engine.packages_sha256",
     "engine.environment_sha256",
+    "engine.launcher",
+    "engine.container.image_id",
 )
 
 
@@ -122,6 +124,8 @@ def _engine(config: Config, host: EngineHost) -> dict[str, Any]:
         "environment": {name: value for name, value in sorted(added.items()) if name != MARKER_VARIABLE},
         "environment_sha256": _digest(engine.environment),  # without this machine's paths
     }
+    if host.containers:
+        facts["container"] = host.containers.facts()
     if engine.kind == "stand-in":
         return {**facts, "version": engine.version}
     answer = host.ask_engine(config)
@@ -156,10 +160,10 @@ def _runner() -> dict[str, Any]:
     own = Path(__file__).resolve().parent.parent
     commit, status = _git(own, "rev-parse", "HEAD"), _git(own, "status", "--porcelain")
     dirty = None if status is None else bool(status)
-    packed = own / "GIT_COMMIT"  # written by tools/gpu-host/pack.sh for hosts without git
-    if commit is None and packed.is_file():
+    packed = own / "GIT_COMMIT"  # written by tools/gpu-host/pack.sh and container/git-commit.sh for hosts without git
+    if commit is None and packed.is_file() and packed.stat().st_size:
         commit, _, mark = packed.read_text(encoding="ascii").strip().partition("-")
-        dirty = mark == "dirty"
+        dirty = {"": False, "dirty": True}.get(mark)
     return {
         "version": _version("eager-cost"),
         "python": platform.python_version(),

@@ -15,7 +15,7 @@ from runner.errors import EngineFailed
 from runner.finish import collect, complete
 from runner.memory import utilization_for
 from runner.nvml import NvmlFailed
-from runner.processes import Process, free_port, kill_marked
+from runner.processes import Child, free_port
 from runner.telemetry import Telemetry
 from runner.watch import Stopped, Watch, death
 
@@ -107,14 +107,16 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
     setting = partial(
         host.environment, config, marker=ctx.marker, gpu_index=ctx.gpu.identity().index if ctx.gpu else None
     )
-    environment, measured.environment = setting(steps_file=ctx.directory / "steps.csv")
+    environments = setting(steps_file=ctx.directory / "steps.csv")
+    measured.environment = environments[1]
     share = utilization_for(config, ctx.gpu)
     measured.serve_argv = tuple(host.serve_argv(config, ctx.model, port, share, ctx.arm_flags))
     grace_s = HURRIED_STOP_S
     ctx.on_phase("starting")
     with ExitStack() as stack:
-        stack.callback(kill_marked, ctx.marker)
-        server = Process("engine", measured.serve_argv, environment, ctx.directory / "server.log", cpus=host.cpus)
+        stack.callback(host.end_leftovers, ctx.marker)
+        gpu = ctx.gpu.identity() if ctx.gpu else None
+        server = host.start_server(measured.serve_argv, environments, ctx.directory / "server.log", ctx.marker, gpu)
         stack.callback(lambda: _stop_server(server, measured, grace_s))
         measured.moments["exec_ns"] = server.exec_ns
         watch = Watch(ctx.stop_requested, server, ctx.on_phase)
@@ -134,11 +136,12 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
         grace_s = config.engine.timeouts.stop_s
 
 
-def _stop_server(server: Process, measured: Measured, grace_s: float) -> None:
+def _stop_server(server: Child, measured: Measured, grace_s: float) -> None:
     if server.poll() is None:
         measured.mark("stop_ns")
     server.stop(grace_s)
     measured.mark("exited_ns")
+    measured.container = server.facts()
 
 
 def _until_probed(ctx: RunContext, measured: Measured, watch: Watch, port: int) -> None:

@@ -13,7 +13,7 @@ from analysis.formats.server_log import parse_server_log
 from runner import http
 from runner.config_model import TimeoutsSection
 from runner.errors import EngineFailed
-from runner.processes import POLL_S, Process
+from runner.processes import POLL_S, Child
 
 T = TypeVar("T")
 UNTIL_POLL_S = 0.05  # also while the load runs: coarse, not to disturb it
@@ -25,7 +25,7 @@ class Stopped(Exception):
     """A stop was requested (signal). Nothing of the run is left running; its folder is half-written."""
 
 
-def death(process: Process, doing: str, fallback: str) -> EngineFailed:
+def death(process: Child, doing: str, fallback: str) -> EngineFailed:
     """What a process that ended by itself tells of why; `fallback` is the class if its log does not."""
     text = process.log_bytes().decode(errors="replace")
     failure_class, hint = classify_failure(text) or (fallback, "")
@@ -39,10 +39,10 @@ def death(process: Process, doing: str, fallback: str) -> EngineFailed:
 class Watch:
     """The processes of a run, looked at in every wait. `doing` is the phase, for messages."""
 
-    def __init__(self, stop: threading.Event, server: Process, on_phase: Callable[[str], None]) -> None:
+    def __init__(self, stop: threading.Event, server: Child, on_phase: Callable[[str], None]) -> None:
         self._stop, self._on_phase = stop, on_phase
         self.server = server
-        self.client: Process | None = None  # set while it must not end
+        self.client: Child | None = None  # set while it must not end
         self.doing = "starting"
 
     def phase(self, doing: str) -> None:

@@ -331,10 +331,9 @@ def test_variables_that_the_runner_owns_or_the_engine_ignores(variable: str) -> 
     assert f"engine.environment.{variable}: not to be set here; {RESERVED_VARIABLES[variable]}" in message
 
 
-def test_stand_in_needs_neither_tokenizer_nor_container() -> None:
+def test_stand_in_needs_no_tokenizer() -> None:
     text = edited('version = "0.23.0"', 'version = "0.23.0"\nkind = "stand-in"').replace('tokenizer = "tok"\n', "")
     assert parse(text).models["m"].tokenizer is None
-    assert "runs as a process" in refusal(text.replace("[engine]", '[engine]\nlauncher = "container"\nimage = "x"'))
 
 
 # -- flags as lists ------------------------------------------------------------------------------------------

@@ -59,6 +59,17 @@ class Timeline(Frozen):
     run_end_ns: int | None = None  # files complete, before the rename
 
 
+class ContainerFacts(Frozen):
+    """The container of a server: the image asked for and the one it was, and how it ended."""
+
+    id: str
+    image: str
+    image_id: str
+    image_digests: tuple[str, ...]  # of registries; empty for an image built or loaded here
+    exit_code: int | None
+    oom_killed: bool | None
+
+
 class RunIdentity(Frozen):
     """What is known of a run or prime before it starts."""
 
@@ -85,6 +96,7 @@ class RunIdentity(Frozen):
 class RunRecord(RunIdentity):
     gpu: GpuIdentity | None  # None: no GPU (stand-in or CPU engine)
     engine: EngineIdentity
+    container: ContainerFacts | None = None  # None: launched as a process
     weights: Literal["hub", "dummy"]
     wall_start: str
     status: Literal["valid", "invalid", "failed"]

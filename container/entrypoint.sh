@@ -2,10 +2,9 @@
 # Run a command as the user who owns the results, never as root by accident.
 #
 # Started as another user than root (`docker run --user`, Kubernetes, Apptainer): the command is run as it is.
-# Started as root: it becomes the owner of the writable folder among results/ and out/ (on the host: whoever made the checkout),
-# takes along the group of the Docker socket where that is mounted, and gives up every privilege. A results folder that
-# belongs to root means a host that is used as root (and, without root on the host, a rootless engine): it stays root,
-# without capabilities.
+# Started as root: it becomes the owner of results/, or of out/ where that is root's (on the host: whoever made the
+# checkout), takes along the group of the Docker socket where one is mounted, and gives up every privilege. Where both
+# belong to root, the host is used as root (or its engine is rootless): it stays root, without capabilities.
 set -eu
 [ "$#" -gt 0 ] || set -- campaign --help
 case $1 in
@@ -20,7 +19,9 @@ owner=0:0
 for folder in /campaign/results /campaign/out; do
   [ "$owner" != 0:0 ] || owner=$(stat -c %u:%g "$folder")
 done
-for folder in /campaign/models /campaign/cache; do # volumes: the engine makes them for root
+# what Docker makes for root: folders of the host that were missing, and volumes
+chown "$owner" /campaign/results /campaign/out 2> /dev/null || true # (mounted read-only)
+for folder in /campaign/models /campaign/cache; do
   [ "$(stat -c %u:%g "$folder")" = "$owner" ] || chown -R "$owner" "$folder"
 done
 groups=--clear-groups
