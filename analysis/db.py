@@ -13,6 +13,7 @@ from analysis.errors import LoadError
 _HERE = Path(__file__).parent
 SCHEMA_SQL = _HERE / "schema.sql"
 VIEWS_SQL = _HERE / "views.sql"
+TELEMETRY_SQL = _HERE / "telemetry.sql"
 TABLES = _HERE / "tables"
 
 
@@ -29,6 +30,7 @@ class Table:
     note: str = ""
     empty: str = "No rows."
     chart: str = ""
+    part: str = ""  # of the report, named by the part's first table
 
 
 def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnection:

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from analysis.formats.bench import BenchResult, RequestRow
 from analysis.formats.metrics import Metrics
 from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import ServerLog
 from analysis.formats.steps import StepTrace
+
+
+@dataclass(frozen=True)
+class TelemetryFacts:
+    """What the samples of the GPU say: the columns of `telemetry_facts` (telemetry.sql). None: not reported."""
+
+    source: Literal["counter", "integrated"] | None = None
+    largest_gap_s: float | None = None
+    least_counted_j: float | None = None  # the counter's smallest step from sample to sample
+    last_memory_mib: int | None = None
+    hottest_c: int | None = None  # in the window, as all below
+    sm_clock_mhz: float | None = None
+    power_capped_pct: float | None = None  # share of samples
+    slowed_pct: float | None = None
+    counter_still_s: float | None = None  # longest time without a change (whole run)
+    start_j: float | None = None
+    ready_j: float | None = None
+    window_j: float | None = None
+    tail_j: float | None = None
+    total_j: float | None = None
+    window_error_j: float | None = None
+    window_integrated_j: float | None = None
 
 
 @dataclass(frozen=True)
@@ -25,6 +47,8 @@ class Evidence:
     before: Metrics | None = None
     after: Metrics | None = None
     steps: StepTrace | None = None
+    telemetry: TelemetryFacts | None = None
+    card: Mapping[str, Any] = field(default_factory=dict)  # facts of the GPU, from the sitting's provenance
 
     @property
     def measured(self) -> bool:
@@ -40,12 +64,17 @@ class Evidence:
         return round(end - begin)
 
     @property
+    def window_s(self) -> float | None:
+        begin_ns, end_ns = self.record.timeline.window_begin_ns, self.record.timeline.window_end_ns
+        return None if begin_ns is None or end_ns is None else (end_ns - begin_ns) / 1e9
+
+    @property
     def served(self) -> tuple[RequestRow, ...]:
         """Requests without an error text."""
         return tuple(r for r in self.bench.requests if not r.error) if self.bench else ()
 
 
-Check = Callable[[Evidence], str | None]
+Check = Callable[..., Any]  # a gate's own: see judge() in gates.py and gates_campaign.py
 Severity = Literal["invalid", "warning"]
 
 

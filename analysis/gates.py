@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from analysis import gates_engine, gates_load
+from analysis import gates_engine, gates_gpu, gates_load
 from analysis.formats.run_record import Reason
 from analysis.gate import Evidence, Gate
 
 __all__ = ["GATES", "Evidence", "Gate", "judge"]
 
-GATES = tuple(gate for module in (gates_load, gates_engine) for gate in vars(module).values() if isinstance(gate, Gate))
+GATES = tuple(
+    gate for module in (gates_load, gates_engine, gates_gpu) for gate in vars(module).values() if isinstance(gate, Gate)
+)
 
 
 def judge(evidence: Evidence) -> tuple[Reason, ...]:

@@ -52,7 +52,7 @@ def step_trace_incomplete(e: Evidence) -> str | None:
 
 
 @invalid(
-    "The step trace's generated tokens and preemptions sum to the engine's counters.",
+    "The step trace's tokens and preemptions sum to the engine's counters.",
     "The trace misses steps or another server wrote to it: run the block again.",
 )
 def steps_disagree_with_metrics(e: Evidence) -> str | None:
@@ -60,12 +60,26 @@ def steps_disagree_with_metrics(e: Evidence) -> str | None:
         return None
     for column, metric in (
         ("generated_tokens", "vllm:generation_tokens_total"),
+        ("prompt_tokens", "vllm:prompt_tokens_total"),
         ("preempted", "vllm:num_preemptions_total"),
     ):
         engine, traced = e.after.value(metric), e.steps.total(column) or 0
         if engine is not None and engine != traced:
             return f"{column} in the trace {traced}, {metric} {engine:.0f}"
     return None
+
+
+@invalid(
+    "The steps between the client's first request and its end hold exactly the client's tokens.",
+    "Trace and client are not on one clock, or another client used the server: run the block again.",
+)
+def steps_disagree_with_client(e: Evidence) -> str | None:
+    begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.bench_exit_ns
+    if e.steps is None or not e.steps.complete or e.bench is None or begin_ns is None or end_ns is None:
+        return None
+    traced = sum(row.generated_tokens or 0 for row in e.steps.rows if begin_ns <= row.t_ns <= end_ns)
+    client = sum(row.output_tokens for row in e.served)
+    return f"{traced} tokens in the trace's window, the client got {client}" if traced != client else None
 
 
 @warning(
@@ -142,6 +156,15 @@ def arm_not_confirmed(e: Evidence) -> str | None:
     if e.log.cudagraph_mode == "NONE":
         return "cudagraph_mode is NONE, graphs asked for"
     return "no step ran a CUDA graph" if modes and not ran_graphs else _other_sizes(e.log, asked)
+
+
+@warning(
+    "A run of an arm that compiles found its compile cache warm.",
+    "Its start counts as a cold one and enters no warm figure; carry the cache along with --cache, or prime the arm.",
+)
+def cold_compile_cache(e: Evidence) -> str | None:
+    state = e.log.compile_cache if e.log else None
+    return f"the cache was {state}" if e.measured and state in ("cold", "partial", "invalid") else None
 
 
 @warning(

@@ -121,6 +121,25 @@ def duration_mismatch(e: Evidence) -> str | None:
     return f"duration {e.bench.duration_s:.3f} s, first request to last token {window_s:.3f} s"
 
 
+@invalid(
+    "run.json and the client's own summary tell what the requests and counters tell.",
+    "One of the files was changed after the run, or belongs to another: restore the folder from a copy.",
+)
+def files_disagree(e: Evidence) -> str | None:
+    t, blocks = e.record.timeline, e.after.num_gpu_blocks if e.after else None
+    window = e.bench.window_s if e.bench else None
+    if window and (t.window_begin_ns, t.window_end_ns) != (round(window[0] * 1e9), round(window[1] * 1e9)):
+        return f"window of the requests {window[0]:.3f} to {window[1]:.3f} s, in run.json another"
+    if blocks is not None and blocks != e.record.num_gpu_blocks:
+        return f"{blocks} KV blocks in /metrics, {e.record.num_gpu_blocks} in run.json"
+    said = e.bench.scalars.get("output_throughput") if e.bench else None
+    if e.bench and e.bench.duration_s > 0 and isinstance(said, int | float):
+        own = sum(r.output_tokens for r in e.served) / e.bench.duration_s
+        if abs(said - own) > 0.001 * own:
+            return f"output_throughput {said:.2f} tokens/s, the requests give {own:.2f}"
+    return None
+
+
 @invalid("No prompt was served from the prefix cache.", "Start the server with --no-enable-prefix-caching.")
 def prefix_cache_hits(e: Evidence) -> str | None:
     hits = e.after.value("vllm:prefix_cache_hits_total") if e.after else None

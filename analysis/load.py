@@ -1,30 +1,31 @@
 """A results folder into DuckDB: explicit column types, rebuilt whole, and put in place in one rename.
 
-Reads what docs/result-files.md describes. The content does not depend on the order in which the file system lists
-folders. A folder that cannot be read is listed in `unreadable` and does not hinder the others.
+Reads what docs/result-files.md describes; each run is judged anew (validate.py). The content does not depend on the
+order in which the file system lists folders. A folder that cannot be read is listed in `unreadable` and does not hinder
+the others.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
-from pydantic import ValidationError
 from scipy.stats import t as student_t
 
 from analysis.claims import add_study
-from analysis.db import SCHEMA_SQL, VIEWS_SQL, connect
+from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
 from analysis.errors import LoadError
+from analysis.evidence import gunzip, insert_parquet
 from analysis.formats.metrics import parse_metrics
 from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import parse_server_log
+from analysis.validate import Verdict, judge_results, read_campaign
 
 _MAX_DF = 400
 _BENCH = {
@@ -61,21 +62,22 @@ def load(results: Path, database: Path) -> LoadSummary:
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
-    campaign = _campaign(results)
+    name, configuration = read_campaign(results)
+    verdicts = judge_results(results)
     temporary = database.with_name(database.name + ".loading")
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
             con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
-            con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
-            for folder in sorted(path.parent for path in (results / "sittings").glob("*/provenance.json")):
-                _all_or_nothing(con, folder, _insert_sitting)
-            for folder in sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*"))):
-                if folder.is_dir() and not folder.name.endswith(".partial"):  # a partial one was cut off: no result
-                    _all_or_nothing(con, folder, _insert_run)
+            con.execute("INSERT INTO campaign VALUES (?, ?)", [name, json.dumps(configuration, sort_keys=True)])
+            for path in sorted((results / "sittings").glob("*/provenance.json")):
+                _all_or_nothing(con, path.parent, partial(_insert_sitting, con, path))
+            for verdict in verdicts:
+                _all_or_nothing(con, verdict.folder, partial(_insert_run, con, verdict))
             quantiles = [(df, float(student_t.ppf(0.975, df))) for df in range(1, _MAX_DF + 1)]
             _insert(con, "student_t", ("df", "t975"), quantiles)
+            con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
             ((*counts,),) = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchall()
@@ -89,79 +91,50 @@ def load(results: Path, database: Path) -> LoadSummary:
     return LoadSummary(database, *counts)
 
 
-def _campaign(results: Path) -> tuple[str, str]:
-    """Name and configuration (JSON) of the campaign."""
-    path = results / "campaign.json"
-    try:
-        header = json.loads(path.read_text(encoding="utf-8"))
-        return str(header["campaign"]), json.dumps(header.get("configuration"), sort_keys=True)
-    except FileNotFoundError as error:
-        raise LoadError(
-            f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
-
-
-def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[_Connection, Path], None]) -> None:
+def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) -> None:
     """All of a folder or, when something in it cannot be read, none of it and a row in `unreadable`."""
     con.begin()
     try:
-        insert(con, folder)
+        insert()
     except (OSError, EOFError, ValueError, duckdb.Error) as error:
         con.rollback()
-        problem = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            problem = f"run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         place = f"{folder.parent.name}/{folder.name}"
-        problem = problem.replace(str(folder), place).splitlines()[0]
-        con.execute("INSERT INTO unreadable VALUES (?, ?)", [place, problem])
+        con.execute(
+            "INSERT INTO unreadable VALUES (?, ?)", [place, str(error).replace(str(folder), place).splitlines()[0]]
+        )
     else:
         con.commit()
 
 
-def _insert_sitting(con: _Connection, folder: Path) -> None:
-    provenance = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    con.execute("INSERT INTO sittings VALUES (?, ?)", [folder.name, json.dumps(provenance, sort_keys=True)])
+def _insert_sitting(con: _Connection, path: Path) -> None:
+    provenance = json.loads(path.read_text(encoding="utf-8"))
+    con.execute("INSERT INTO sittings VALUES (?, ?)", [path.parent.name, json.dumps(provenance, sort_keys=True)])
 
 
-def _insert_run(con: _Connection, folder: Path) -> None:
-    record = _read_record(folder)
-    values = _attempt(record, folder)
+def _insert_run(con: _Connection, verdict: Verdict) -> None:
+    folder, record = verdict.folder, verdict.record
+    if record is None:
+        raise ValueError(verdict.reasons[0].evidence)
+    values = _attempt(record, folder) | {"status": verdict.status}
     columns = [name for name in con.table("attempts").columns if name in values]
     _insert(con, "attempts", columns, [[values[name] for name in columns]])
     for table in ("requests", "steps", "telemetry"):
-        path = folder / f"{table}.parquet"
-        if path.is_file():  # columns by name, cast to the schema's types; a missing column is an error
-            picked = ", ".join(con.table(table).columns[1:])
-            con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
+        insert_parquet(con, folder, table)
     for moment in ("before", "after"):
         path = folder / f"metrics_{moment}.txt.gz"
-        samples = parse_metrics(_gunzip(path)).as_rows() if path.is_file() else []
+        samples = parse_metrics(gunzip(path)).as_rows() if path.is_file() else []
         rows = [(folder.name, moment, *sample) for sample in samples if not sample[0].endswith("_created")]
         _insert(con, "metrics", ("folder", "moment", "name", "labels", "value"), rows)
-    reasons = [(folder.name, r.code, r.severity, r.evidence, r.advice) for r in record.reasons]
+    judged = verdict.reasons if verdict.status != "failed" else ()  # a failure stands in `attempts`
+    reasons = [(folder.name, r.code, r.severity, r.evidence, r.advice) for r in judged]
     _insert(con, "reasons", ("folder", "code", "severity", "evidence", "advice"), reasons)
-
-
-def _read_record(folder: Path) -> RunRecord:
-    record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
-    if record.folder != folder.name:
-        raise ValueError(f"run.json says folder {record.folder!r}")
-    for name, digest in sorted(record.files_sha256.items()):
-        if not (folder / name).is_file():
-            raise ValueError(f"{name} is missing")
-        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
-            raise ValueError(f"{name} was changed after the run: its SHA-256 differs from run.json")
-    return record
 
 
 def _attempt(record: RunRecord, folder: Path) -> dict[str, Any]:
     """What a row of `attempts` is taken from: the record flattened, the server log's facts, the client's scalars."""
     plain = record.model_dump(mode="json")
     log, bench = folder / "server.log.gz", folder / "bench.json"
-    facts = parse_server_log(_gunzip(log)).to_dict() if log.is_file() else record.server_log
+    facts = parse_server_log(gunzip(log)).to_dict() if log.is_file() else record.server_log
     scalars = json.loads(bench.read_text(encoding="utf-8")) if bench.is_file() else {}
     if not isinstance(scalars, dict):
         raise ValueError("bench.json is not one JSON object")
@@ -174,10 +147,6 @@ def _attempt(record: RunRecord, folder: Path) -> dict[str, Any]:
         "simulated": record.engine.simulated,
         **{column: scalars.get(key) for column, key in _BENCH.items()},
     }
-
-
-def _gunzip(path: Path) -> str:
-    return gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace")
 
 
 def _insert(con: _Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

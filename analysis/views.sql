@@ -18,19 +18,19 @@ CREATE TABLE sitting_facts AS
 SELECT sitting_id, replace(fullkey[3:], '"', '') AS key, atom ->> '$' AS value
 FROM sittings, json_tree(provenance) AS leaf WHERE leaf.type NOT IN ('OBJECT', 'ARRAY') ORDER BY ALL;
 
--- Which attempts count: those of every complete pass, that is one with a valid run of each of its arms, all on one machine
--- and GPU; of each arm in it the last valid attempt. `set_aside` says why the others do not.
--- `pair_id`: what is paired, one pass of one block.
+-- Which attempts count: those of every complete pass, that is one with a valid run of each of its arms; of each arm in it
+-- the last valid attempt. `set_aside` says why the others do not. `pair_id`: what is paired, one pass of one block.
+-- `setup`: only runs of one setup are pooled or compared. It names the card and the weights and, where sittings of those
+-- differ in facts that must agree (must_agree in provenance.json), these facts.
 CREATE TABLE runs AS
 WITH needed AS (
     SELECT block_id, pass_number, list_sort(list_distinct(flatten(list(block_arms)) || list(arm))) AS arms
     FROM attempts WHERE kind = 'run' GROUP BY ALL
 ), chosen AS (
-    SELECT block_id, pass_number, arm, max(attempt) AS attempt, arg_max(folder, attempt) AS folder,
-           arg_max(machine_id || ' ' || coalesce(gpu_uuid, ''), attempt) AS place
+    SELECT block_id, pass_number, arm, max(attempt) AS attempt, arg_max(folder, attempt) AS folder
     FROM attempts WHERE kind = 'run' AND status = 'valid' GROUP BY ALL
 ), passes AS (
-    SELECT block_id, pass_number, list_filter(arms, lambda x: NOT list_contains(list(arm), x)) AS missing, count(DISTINCT place) AS places
+    SELECT block_id, pass_number, list_filter(arms, lambda x: NOT list_contains(list(arm), x)) AS missing
     FROM needed LEFT JOIN chosen USING (block_id, pass_number) GROUP BY block_id, pass_number, arms
 ), codes AS (
     SELECT folder, string_agg(code, ', ' ORDER BY code) AS codes FROM reasons WHERE severity = 'invalid' GROUP BY folder
@@ -41,18 +41,28 @@ WITH needed AS (
             WHEN a.status = 'invalid' THEN 'invalid: ' || coalesce(codes, 'no reason recorded')
             WHEN a.kind = 'prime' THEN NULL
             WHEN missing <> [] THEN 'pass incomplete: no valid run of ' || array_to_string(missing, ', ')
-            WHEN places > 1 THEN 'pass ran on ' || places || ' machines or GPUs'
             WHEN chosen.folder <> a.folder THEN 'superseded: attempt ' || chosen.attempt || ' counts'
         END AS set_aside
     FROM attempts a
     LEFT JOIN passes USING (block_id, pass_number)
     LEFT JOIN chosen ON (chosen.block_id, chosen.pass_number, chosen.arm) = (a.block_id, a.pass_number, a.arm)
     LEFT JOIN codes ON codes.folder = a.folder
+), cards AS (
+    SELECT a.folder, sitting_id, CASE WHEN simulated THEN 'SIMULATED, ' ELSE '' END || coalesce(gpu_name, 'no GPU') || ', '
+           || CASE weights WHEN 'dummy' THEN 'random weights' ELSE 'trained weights' END
+           || CASE WHEN source = 'integrated' THEN ', energy from power samples' ELSE '' END AS card
+    FROM attempts a LEFT JOIN telemetry_facts USING (folder)
+), agreed AS (
+    SELECT card, sitting_id, key[12:] AS fact, coalesce(f.value, 'not reported') AS value
+    FROM (SELECT DISTINCT card, sitting_id FROM cards) CROSS JOIN (SELECT DISTINCT key FROM sitting_facts WHERE starts_with(key, 'must_agree.'))
+    LEFT JOIN sitting_facts f USING (sitting_id, key)
+), differing AS (
+    SELECT card, sitting_id, string_agg(fact || ' ' || left(value, 40), ', ' ORDER BY fact) AS facts
+    FROM agreed SEMI JOIN (SELECT card, fact FROM agreed GROUP BY card, fact HAVING count(DISTINCT value) > 1) USING (card, fact)
+    GROUP BY card, sitting_id
 )
-SELECT a.*, block_id || '.p' || pass_number AS pair_id, set_aside IS NULL AS counted, set_aside,
-       CASE WHEN simulated THEN 'SIMULATED, ' ELSE '' END || coalesce(gpu_name, 'no GPU') || ', '
-       || CASE weights WHEN 'dummy' THEN 'random weights' ELSE 'trained weights' END AS setup
-FROM attempts a JOIN judged USING (folder) ORDER BY folder;
+SELECT a.*, block_id || '.p' || pass_number AS pair_id, set_aside IS NULL AS counted, set_aside, card || coalesce(' (' || facts || ')', '') AS setup
+FROM attempts a JOIN judged USING (folder) JOIN cards USING (folder, sitting_id) LEFT JOIN differing USING (card, sitting_id) ORDER BY folder;
 
 -- What the head of the report says.
 CREATE VIEW summary AS
@@ -105,25 +115,11 @@ CREATE VIEW counters AS
 SELECT folder, name, sum(value) FILTER (moment = 'after') - sum(value) FILTER (moment = 'before') AS value
 FROM metrics GROUP BY folder, name;
 
--- Energy of the window: NVML's counter, linear between the two samples around each edge. NULL where a sample is missing.
-CREATE VIEW energy_at AS
-WITH edges AS (
-    SELECT folder, window_begin_ns AS edge_ns, 'begin' AS edge FROM runs WHERE window_begin_ns IS NOT NULL
-    UNION ALL SELECT folder, window_end_ns, 'end' FROM runs WHERE window_end_ns IS NOT NULL
-), samples AS (SELECT folder, t_ns, energy_mj FROM telemetry WHERE energy_mj IS NOT NULL),
-before AS (SELECT e.*, t_ns AS t0, energy_mj AS e0 FROM edges e ASOF JOIN samples s ON e.folder = s.folder AND e.edge_ns >= s.t_ns),
-after AS (SELECT e.folder, edge, t_ns AS t1, energy_mj AS e1 FROM edges e ASOF JOIN samples s ON e.folder = s.folder AND e.edge_ns <= s.t_ns)
-SELECT folder, edge, CASE WHEN t1 = t0 THEN e0 ELSE e0 + (e1 - e0) * ((edge_ns - t0) / (t1 - t0)) END / 1e3 AS energy_j
-FROM before JOIN after USING (folder, edge);
-
+-- Clocks in the window, and energy as far as it is to be believed: NULL, and why in `absent`, where a gate energy_* fired.
 CREATE VIEW energy AS
-SELECT folder, max(energy_j) FILTER (edge = 'end') - max(energy_j) FILTER (edge = 'begin') AS window_j FROM energy_at GROUP BY folder;
-
--- Clocks over the window. NVML's reasons for a lower clock: bit 4 the power limit; 8, 32, 64, 128 heat or hardware.
-CREATE VIEW clocks AS
-SELECT folder, avg(sm_clock_mhz) AS sm_clock_mhz, 100 * avg((throttle_reasons & 4 > 0)::INTEGER) AS power_capped_pct,
-       100 * avg((throttle_reasons & 232 > 0)::INTEGER) AS slowed_pct
-FROM telemetry JOIN runs USING (folder) WHERE t_ns BETWEEN window_begin_ns AND window_end_ns GROUP BY folder;
+SELECT folder, source, absent, sm_clock_mhz, power_capped_pct, slowed_pct, CASE WHEN absent IS NULL THEN COLUMNS('^(start|ready|window|tail|total|window_error|window_integrated)_j$') END AS "\0"
+FROM telemetry_facts
+LEFT JOIN (SELECT folder, string_agg(code, ', ' ORDER BY code) AS absent FROM reasons WHERE starts_with(code, 'energy_') GROUP BY folder) USING (folder);
 
 -- Where a run's time goes, in seconds; own_s is the orchestrator's: all but start, probe, warm-up and window.
 CREATE VIEW own_times AS
@@ -145,20 +141,20 @@ WITH request_figures AS (
 SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS duration_s, q.* EXCLUDE (folder),
        w.steps, w.mean_running, w.preempted, w.padded_share_full, p.value AS preemptions,
        r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
-       window_j, bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w, sm_clock_mhz, power_capped_pct, slowed_pct, o.own_s,
+       e.* EXCLUDE (folder, source, absent), bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w,
+       o.own_s,
        s.start_s, s.first_token_s, s.engine_init_s, s.load_s, s.compile_s, s.capture_s, s.init_rest_s, s.outside_s
 FROM runs r
 LEFT JOIN request_figures q USING (folder)
 LEFT JOIN waiting_spans w USING (folder)
 LEFT JOIN counters p ON p.folder = r.folder AND p.name = 'vllm:num_preemptions_total'
 LEFT JOIN energy e ON e.folder = r.folder
-LEFT JOIN clocks c ON c.folder = r.folder
 LEFT JOIN own_times o ON o.folder = r.folder
 LEFT JOIN starts s ON s.folder = r.folder AND s.warm
 WHERE r.counted AND r.kind = 'run' ORDER BY r.folder;
 
 -- The same in long form, without what was not measured. A start does not depend on the load: its figures also stand under the profile '(all)'.
-CREATE VIEW run_values AS
+CREATE TABLE run_values AS
 WITH long AS (
     SELECT setup, model, profile, arm, pair_id, repetition, pass_number, metric, value
     FROM (UNPIVOT (SELECT folder, COLUMNS(* EXCLUDE folder)::DOUBLE FROM run_figures) ON COLUMNS(* EXCLUDE folder) INTO NAME metric VALUE value)
@@ -179,7 +175,7 @@ CREATE MACRO sign_flip_p(d) AS CASE WHEN len(d) BETWEEN 1 AND 20 THEN
     list_avg(list_transform(sign_flips(d[:20]), lambda s: (abs(s) >= abs(list_sum(d)) * (1 - 1e-12))::INTEGER)) END;
 
 -- Mean over runs, and every point in order of repetition.
-CREATE VIEW estimates AS
+CREATE TABLE estimates AS
 SELECT setup, model, profile, arm, metric, mean95(value) AS estimate, list(value ORDER BY repetition, pass_number, pair_id) AS points
 FROM run_values GROUP BY ALL;
 

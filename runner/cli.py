@@ -203,6 +203,25 @@ def status(config: Config, plan: Plan, results: Path | None) -> None:
     click.echo(render_status(_results_folder(config, results), plan))
 
 
+@main.command(
+    epilog="""\b
+Exit status:
+  0    every run and prime is valid (warnings allowed)
+  2    a folder or a file cannot be read, or was changed after the run
+  3    some are invalid or failed
+"""
+)
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print [{run, status, reasons}] as JSON.")
+def validate(path: Path, as_json: bool) -> None:
+    """Judge a run's folder, or a whole results folder, anew from its files."""
+    from analysis import validate as judged
+
+    verdicts = judged.validate(path)
+    click.echo(judged.as_json(verdicts) if as_json else "\n".join(judged.as_text(verdicts)))
+    sys.exit(judged.exit_code(verdicts))
+
+
 database_option = click.option("--database", type=PATH, default="results.duckdb", show_default=True)
 
 

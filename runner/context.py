@@ -53,6 +53,7 @@ class Measured:
     container: ContainerFacts | None = None
     engine_version: str | None = None
     idle_memory_mib: int | None = None
+    gpu_processes: tuple[int, ...] | None = None  # before the start
     metrics: dict[str, bytes] = field(default_factory=dict)  # by "before", "after"
 
     def mark(self, name: str) -> None:

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from analysis.formats.bench import BenchResult, parse_bench
 from analysis.formats.errors import FormatError
 from analysis.formats.metrics import Metrics, parse_metrics
-from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
+from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline, TraceEnd
 from analysis.formats.server_log import ServerLog, parse_server_log
 from analysis.formats.steps import StepTrace, parse_steps
-from analysis.gates import Evidence, judge
+from analysis.validate import judge_run
 from runner.context import Measured, RunContext
 from runner.errors import EngineFailed
 from runner.files import STEPS, TELEMETRY, csv_to_parquet, sha256, without_request_lines, write_gz, write_requests
@@ -111,9 +111,8 @@ def complete(
             "failure_message": message,
         }
     else:
-        reasons = judge(Evidence(record, parsed.log, parsed.bench, parsed.before, parsed.after, parsed.steps))
-        invalid = any(reason.severity == "invalid" for reason in reasons)
-        changes = {"status": "invalid" if invalid else "valid", "reasons": reasons}
+        verdict = judge_run(ctx.directory, record)
+        changes = {"status": verdict.status, "reasons": verdict.reasons}
     measured.mark("run_end_ns")
     changes["timeline"] = record.timeline.model_copy(update={"run_end_ns": measured.moments["run_end_ns"]})
     record = record.model_copy(update=changes)
@@ -123,7 +122,7 @@ def complete(
 
 def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | None) -> RunRecord:
     """The record as far as it goes without the verdict."""
-    engine, log, profile = ctx.config.engine, parsed.log, ctx.profile
+    engine, log, profile, trace = ctx.config.engine, parsed.log, ctx.profile, parsed.steps
     moments = dict(measured.moments)
     if parsed.bench is not None and parsed.bench.window_s is not None:
         begin_s, end_s = parsed.bench.window_s
@@ -154,6 +153,8 @@ def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | N
         num_gpu_blocks_natural=log.num_gpu_blocks_natural if log is not None and overridden else blocks,
         server_log=log.to_dict() if log is not None else {},
         idle_gpu_memory_mib=measured.idle_memory_mib,
+        gpu_processes_before=measured.gpu_processes,
+        step_trace_end=TraceEnd(complete=trace.complete, dropped=trace.dropped, errors=trace.errors) if trace else None,
         telemetry_absent_reason=absent,
         files_sha256={path.name: sha256(path) for path in sorted(ctx.directory.iterdir()) if path.is_file()},
     )

@@ -79,6 +79,7 @@ def _wait_for_idle_gpu(ctx: RunContext, measured: Measured) -> None:
         message = f"{used} MiB of GPU memory are in use before the start, by {_holders(ctx)}"
         raise EngineFailed(message, "gpu_busy", "end these processes, or choose another GPU with --gpu")
     measured.idle_memory_mib = used
+    measured.gpu_processes = tuple(ctx.gpu.processes()) if ctx.gpu else None
 
 
 def _wait_for_freed_memory(ctx: RunContext, measured: Measured) -> EngineFailed | None:

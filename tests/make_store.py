@@ -16,7 +16,7 @@ import duckdb
 
 from analysis.formats.bench import parse_bench
 from analysis.formats.metrics import parse_metrics
-from analysis.formats.run_record import EngineIdentity, GpuIdentity, Reason, RunRecord, Timeline
+from analysis.formats.run_record import EngineIdentity, GpuIdentity, RunRecord, Timeline
 from analysis.formats.server_log import parse_server_log
 from analysis.formats.steps import StepRow, parse_steps
 from tests import recorded
@@ -29,6 +29,22 @@ START_S = {
     "graphs_kv_matched-sustained-1": 70.0,
     "compile_only-sustained-1": 97.0,
 }
+
+ARM_FLAGS: dict[str, tuple[str, ...]] = {
+    "graphs": (),
+    "eager": ("--enforce-eager",),
+    "graphs_kv_matched": ("--num-gpu-blocks-override={eager.num_gpu_blocks}",),
+    "eager_kv_matched": ("--enforce-eager", "--num-gpu-blocks-override={graphs.num_gpu_blocks}"),
+    "compile_only": ("-cc.cudagraph_mode=NONE", "--num-gpu-blocks-override={eager.num_gpu_blocks}"),
+}
+CONFIGURATION = {"seed": 1, "arms": {arm: {"flags": list(flags)} for arm, flags in ARM_FLAGS.items()}}
+
+
+def serve_argv(arm: str, blocks: int | None) -> tuple[str, ...]:
+    """The server's command line, with the measured block count where the arm has one."""
+    filled = (re.sub(r"\{.*\}", str(blocks), flag) for flag in ARM_FLAGS[arm])
+    return ("vllm", "serve", "/models/x", "--cudagraph-metrics", *filled)
+
 
 PARQUET = {
     "requests": "request INTEGER, start_s DOUBLE, ttft_s DOUBLE, latency_s DOUBLE,"
@@ -73,7 +89,7 @@ def write_run(
 def write_header(root: Path, name: str = "test", sittings: Sequence[str] = ("s1",), **provenance: Any) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     (root / "campaign.json").write_text(
-        json.dumps({"schema_version": 1, "store_id": "x", "campaign": name, "configuration": {"seed": 1}})
+        json.dumps({"schema_version": 1, "store_id": "x", "campaign": name, "configuration": CONFIGURATION})
     )
     for sitting in sittings:
         folder = root / "sittings" / sitting
@@ -155,7 +171,8 @@ def recorded_store(root: Path) -> Path:
         key = folder.removeprefix("32b-")
         arm, profile, repetition = key.rsplit("-", 2)
         bench = parse_bench(recorded.data(folder, "bench.json"))
-        log, metrics = recorded.text(folder, "server.log"), recorded.text(folder, "metrics.txt")
+        log = recorded.text(folder, "server.log")
+        metrics = with_counters(recorded.text(folder, "metrics.txt"), prefix_cache_hits_total=0)  # recorded with it on
         window = bench.window_s
         assert window is not None
         blocks = parse_metrics(metrics).num_gpu_blocks
@@ -164,23 +181,35 @@ def recorded_store(root: Path) -> Path:
         natural = parse_server_log(log).num_gpu_blocks_natural or blocks
         record = make_record(
             arm, profile, int(repetition), times, arms=arms, range_ratio=0.0, warmup_requests=2,
-            num_gpu_blocks=blocks, num_gpu_blocks_natural=natural,
+            num_gpu_blocks=blocks, num_gpu_blocks_natural=natural, serve_argv=serve_argv(arm, blocks),
             telemetry_absent_reason="not recorded", **load,
         )  # fmt: skip
         files = {
             "server.log.gz": gzip.compress(log.encode(), mtime=0),
             "bench.json": json.dumps(bench.scalars).encode(),
             "metrics_after.txt.gz": gzip.compress(metrics.encode(), mtime=0),
-            "metrics_before.txt.gz": gzip.compress(_zeroed(metrics).encode(), mtime=0),
+            "metrics_before.txt.gz": gzip.compress(with_counters(metrics, **PROBE_ALONE).encode(), mtime=0),
         }
         steps = _on_the_clients_clock(parse_steps(recorded.steps_csv(folder)).rows, window[1])
         write_run(root, record, files, requests=map(astuple, bench.requests), steps=steps)
     return root
 
 
-def _zeroed(metrics: str) -> str:
-    """The same scrape with the preemption counter at 0, as before the load."""
-    return re.sub(r"(?m)^(vllm:num_preemptions_total\S*) .*$", r"\1 0.0", metrics)
+# the scrape before the load is not recorded: it is the one after it with the probe alone
+PROBE_ALONE = {
+    "generation_tokens_total": 1,
+    "prompt_tokens_total": 32,
+    "request_params_max_tokens_sum": 1,
+    "num_preemptions_total": 0,
+}
+
+
+def with_counters(metrics: str, **values: int) -> str:
+    """The same scrape with other values; names without their `vllm:`."""
+    for name, value in values.items():
+        metrics, found = re.subn(rf"(?m)^(vllm:{name}(?:\{{[^}}]*\}})?) .*$", rf"\g<1> {value}", metrics)
+        assert found, name
+    return metrics
 
 
 def _on_the_clients_clock(rows: Sequence[StepRow], window_end_s: float) -> list[tuple[Any, ...]]:
@@ -217,10 +246,8 @@ def synthetic_store(
                 for arm in arms:
                     synthetic_run(root, model, arm, profile, repetition, arms, telemetry=telemetry, **kind)
         for arm in ("graphs", "eager"):
-            facts = synthetic_facts(model, arm) | (
-                {} if arm == "eager" else {"compile_cache": "cold", "torch_compile_s": 27.0}
-            )
-            write_run(root, make_record(arm, None, None, timeline(0, 90, None), model=model, server_log=facts, **kind))
+            cold = {} if arm == "eager" else {"compile_cache": "cold", "torch_compile_s": 27.0}
+            synthetic_prime(root, model, arm, cold, **kind)
     if not edges:
         return root
     nowhere = Timeline(run_begin_ns=0, exec_ns=10**9)
@@ -239,24 +266,7 @@ def synthetic_store(
             **kind,
         ),
     )
-    reason = Reason(
-        code="short_output", severity="invalid", evidence="request 3: 37 of 128 tokens", advice="read server.log"
-    )
-    write_run(
-        root,
-        make_record(
-            "graphs",
-            "sustained",
-            2,
-            nowhere,
-            model="7b",
-            arms=arms,
-            attempt=2,
-            status="invalid",
-            reasons=(reason,),
-            **kind,
-        ),
-    )
+    synthetic_run(root, "7b", "graphs", "sustained", 2, arms, attempt=2, short=3, **kind)
     synthetic_run(root, "32b", "graphs", "sustained", 90, arms, **kind)  # block cut off: no eager
     for pass_number in (1, 2):  # run whole again on another machine; on the first, eager is missing
         for arm in arms if pass_number == 2 else ("graphs", "graphs_kv_matched"):
@@ -285,6 +295,7 @@ def synthetic_facts(model: str, arm: str) -> dict[str, Any]:
         "kv_tokens": blocks * 16,
         "max_concurrency": blocks * 16 / 4096,
         "num_blocks": blocks,
+        "compile_cache": "none",
     }
     if graphs:
         facts |= {
@@ -306,10 +317,13 @@ def synthetic_run(
     arms: Sequence[str],
     *,
     telemetry: bool = False,
+    facts: dict[str, Any] | None = None,
+    short: int | None = None,
     **more: Any,
 ) -> Path:
+    """`facts`: other than usual in the server log; `short`: a request that gets too few tokens."""
     rng = random.Random(f"{model}.{arm}.{profile}.{repetition}.{more.get('pass_number', 1)}")
-    facts = synthetic_facts(model, arm)
+    facts = synthetic_facts(model, arm) | (facts or {})
     concurrency, prompts = (1, 8) if profile == "sporadic" else (8, 24)
     token_s = (
         (0.04 if model == "32b" else 0.01) * SPEED[arm] * rng.uniform(0.99, 1.01) * (1 if profile == "sporadic" else 2)
@@ -320,11 +334,12 @@ def synthetic_run(
     requests, clock = [], [first] * concurrency
     for i in range(prompts):
         slot = clock.index(min(clock))
-        ttft, itl = 0.1 + 0.01 * i, [round(token_s * 1e6)] * 7
+        ttft, itl = 2.0 + 0.01 * i, [round(token_s * 1e6)] * 7
         latency = ttft + sum(itl) / 1e6
-        requests.append((i, clock[slot], ttft, latency, 16, 8, itl, ""))
+        requests.append((i, clock[slot], ttft, latency, 16, 5 if i == short else 8, itl, ""))
         clock[slot] += latency
     last = max(clock)
+    tokens, duration = sum(r[5] for r in requests), last - first
     n = 40
     padded = {"graphs": 32, "graphs_kv_matched": 32}.get(arm, 28)
     steps = [
@@ -335,8 +350,8 @@ def synthetic_run(
             3 if profile == "sustained" and 5 <= i < 30 else 0,
             0.5,
             int(i == 10 and profile == "sustained"),
-            0,
-            8,
+            prompts * 16 if i == 0 else 0,
+            tokens * (i + 1) // n - tokens * i // n,
             28,
             padded,
             "FULL" if arm.startswith("graphs") else "NONE",
@@ -344,8 +359,8 @@ def synthetic_run(
         for i in range(n)
     ]
     steps.insert(
-        0, (-1, round((first - 2) * 1e9), 2, 1, 0.1, 0, 32, 2, 2, 2, "NONE")
-    )  # warm-up: outside the window, though it waits
+        0, (-1, round((first - 2) * 1e9), 2, 1, 0.1, 0, 80, 20, 2, 2, "NONE")
+    )  # probe and warm-ups: outside the window, though it waits
     tables: dict[str, Any] = {"requests": requests, "steps": steps}
     if telemetry:
         watts = 300 if arm.startswith("graphs") else 290
@@ -363,8 +378,8 @@ def synthetic_run(
             )
             for i in range(int((last - begin) * 10) + 50)
         ]
-    tokens, duration = 8 * prompts, last - first
     scalars = {
+        "num_prompts": prompts,
         "completed": prompts,
         "failed": 0,
         "duration": duration,
@@ -375,15 +390,16 @@ def synthetic_run(
         "mean_tpot_ms": token_s * 1e3,
         "mean_itl_ms": token_s * 1e3,
     }
-    preempted = 'vllm:num_preemptions_total{engine="0"} '
+    blocks = facts["num_blocks"]
+    preempted = int(profile == "sustained")
     files = {
+        "server.log.gz": gzip.compress(synthetic_log(facts, arm, more).encode(), mtime=0),
         "bench.json": json.dumps(scalars).encode(),
-        "metrics_before.txt.gz": gzip.compress((preempted + "2.0\n").encode(), mtime=0),
-        "metrics_after.txt.gz": gzip.compress(
-            (preempted + ("3.0\n" if profile == "sustained" else "2.0\n")).encode(), mtime=0
+        "metrics_before.txt.gz": synthetic_metrics(blocks, generated=4, prompt=48, preempted=0),
+        "metrics_after.txt.gz": synthetic_metrics(
+            blocks, generated=20 + tokens, prompt=80 + 16 * prompts, preempted=preempted
         ),
     }
-    blocks = facts.pop("num_blocks")
     record = make_record(
         arm,
         profile,
@@ -391,7 +407,7 @@ def synthetic_run(
         timeline(begin, start_s, (first, last)),
         model=model,
         arms=arms,
-        server_log=facts,
+        serve_argv=serve_argv(arm, blocks),
         num_prompts=prompts,
         concurrency=concurrency,
         input_tokens=16,
@@ -403,3 +419,69 @@ def synthetic_run(
         **more,
     )
     return write_run(root, record, files, **tables)
+
+
+def synthetic_prime(root: Path, model: str, arm: str, facts: dict[str, Any], **more: Any) -> Path:
+    facts = synthetic_facts(model, arm) | facts
+    blocks = facts["num_blocks"]
+    files = {
+        "server.log.gz": gzip.compress(synthetic_log(facts, arm, more).encode(), mtime=0),
+        "metrics_before.txt.gz": synthetic_metrics(blocks, generated=4, prompt=48, preempted=0),
+    }
+    times = timeline(0, 90, None)
+    argv = serve_argv(arm, blocks)
+    record = make_record(arm, None, None, times, model=model, serve_argv=argv, num_gpu_blocks=blocks, **more)
+    return write_run(root, record, files)
+
+
+def synthetic_metrics(blocks: int, *, generated: int, prompt: int, preempted: int) -> bytes:
+    lines = [
+        f'vllm:cache_config_info{{engine="0",num_gpu_blocks="{blocks}"}} 1.0',
+        f'vllm:num_preemptions_total{{engine="0"}} {preempted}.0',
+        f'vllm:generation_tokens_total{{engine="0"}} {generated}.0',
+        f'vllm:prompt_tokens_total{{engine="0"}} {prompt}.0',
+        'vllm:prefix_cache_hits_total{engine="0"} 0.0',
+    ]
+    return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
+
+
+def synthetic_log(facts: dict[str, Any], arm: str, more: dict[str, Any]) -> str:
+    """The lines of an engine log that tell these facts."""
+    graphs = facts["cudagraph_mode"] != "NONE"
+    lines = ["Resolved architecture: Qwen2ForCausalLM", f"Using max model len {facts['max_model_len']}"]
+    lines += [
+        "Chunked prefill is enabled with max_num_batched_tokens=8192.",
+        "Using FLASH_ATTN attention backend out of x",
+    ]
+    if more.get("simulated"):
+        lines.append("SIMULATED: no engine")
+    lines.append(
+        f"Initializing a V1 LLM engine (v{facts['vllm_version']}) with config: enforce_eager={facts['enforce_eager']},"
+        f" 'mode': <CompilationMode.{facts['compile_mode']}: 3>, 'cudagraph_mode': <CUDAGraphMode."
+        f"{facts['cudagraph_mode']}: 2>, 'cudagraph_capture_sizes': {[1, 2, 4] if graphs else []}"
+    )
+    lines.append(f"Model loading took 14.3 GiB memory and {facts['model_load_s']} seconds")
+    compiled = ""
+    if facts["compile_mode"] != "NONE":
+        took = facts.get("torch_compile_s", 5.0)
+        state = {
+            "warm": "Directly load AOT compilation from path x",
+            "cold": "Compiling a graph for compile range x takes 3 s",
+        }
+        lines += ["Dynamo bytecode transform time: 3.0 s", state[facts["compile_cache"]]]
+        lines += [f"torch.compile took {took} s in total", "Initial profiling/warmup run took 0.1 s"]
+        compiled = f" (compilation: {took} s)"
+    if graphs:
+        lines.append(f"Estimated CUDA graph memory: {facts['estimated_graph_gib']} GiB total")
+    lines.append("Available KV cache memory: 8.0 GiB")
+    if arm in ("graphs_kv_matched", "eager_kv_matched", "compile_only"):
+        lines.append(f"Overriding num_gpu_blocks=9999 with num_gpu_blocks_override={facts['num_blocks']}")
+    lines.append(f"GPU KV cache size: {facts['kv_tokens']:,} tokens")
+    lines.append(f"Maximum concurrency for 4,096 tokens per request: {facts['max_concurrency']}x")
+    if graphs:
+        lines.append(f"Graph capturing finished in {facts['capture_s']} secs, took 1.0 GiB")
+        lines.append(f"CUDA graph pool memory: {facts['graph_pool_actual_gib']} GiB (actual), 1 GiB (estimated)")
+    took_s = facts["engine_init_s"]
+    lines.append(f"init engine (profile, create kv cache, warmup model) took {took_s} s{compiled}")
+    headed = "".join(f"INFO 11-29 17:32:41 [x.py:1] {line}\n" for line in lines)
+    return f"{headed}INFO:     Application startup complete.\n"

@@ -14,6 +14,7 @@ from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
 from analysis.formats.server_log import JitEvent, parse_server_log
 from analysis.formats.steps import parse_steps
+from analysis.gate import TelemetryFacts
 from analysis.gates import GATES, Evidence, judge
 from tests import recorded
 from tests.records import record
@@ -28,6 +29,28 @@ ARMS = {
 }
 
 
+# figures of another run, on a board limited to 700 W
+COOL = TelemetryFacts(
+    source="counter",
+    largest_gap_s=0.129,
+    least_counted_j=0.0,
+    last_memory_mib=0,
+    hottest_c=53,
+    sm_clock_mhz=1692.4,
+    power_capped_pct=72.5,
+    slowed_pct=0.0,
+    counter_still_s=0.101,
+    start_j=7035.5,
+    ready_j=1580.7,
+    window_j=66913.5,
+    tail_j=132.4,
+    total_j=75662.1,
+    window_error_j=119.5,
+    window_integrated_j=66920.0,
+)
+CARD = {"power_limit_mw": 700_000, "temperature_slowdown_c": 90}
+
+
 def with_counters(metrics: Metrics, **values: float) -> Metrics:
     """The same scrape with other values; names without their `vllm:`."""
     return Metrics(tuple(replace(s, value=values.get(s.name.removeprefix("vllm:"), s.value)) for s in metrics.samples))
@@ -39,8 +62,8 @@ def without(metrics: Metrics, name: str) -> Metrics:
 
 @cache
 def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
-    """A recorded GPU run. Its prefix cache was on, so the hits are set; the scrape before the load (not
-    recorded) is made from the one after it: the probe alone."""
+    """A recorded GPU run, with samples of another. Its prefix cache was on, so the hits are set; the scrape before the
+    load (not recorded) is made from the one after it: the probe alone; the step trace is put on the client's clock."""
     after = parse_metrics(recorded.text(folder, "metrics.txt"))
     after = with_counters(after, prefix_cache_hits_total=cache_hits)
     before = with_counters(
@@ -51,6 +74,11 @@ def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
         num_preemptions_total=0,
         prefix_cache_hits_total=0,
     )
+    bench = parse_bench(recorded.data(folder, "bench.json"))
+    assert bench.window_s is not None
+    begin_ns, end_ns = (round(edge * 1e9) for edge in bench.window_s)
+    trace = parse_steps(recorded.steps_csv(folder))
+    shift_ns = end_ns - max(row.t_ns for row in trace.rows if row.unpadded_tokens is not None)
     return Evidence(
         record=record(
             "32b.graphs.sustained.r1",
@@ -60,13 +88,24 @@ def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
             output_tokens=128,
             range_ratio=0.0,
             warmup_requests=2,
-            timeline=Timeline(run_begin_ns=0, healthy_ns=50 * NS, window_begin_ns=75 * NS, window_end_ns=175 * NS),
+            timeline=Timeline(
+                run_begin_ns=0,
+                healthy_ns=begin_ns - 25 * NS,
+                window_begin_ns=begin_ns,
+                window_end_ns=end_ns,
+                bench_exit_ns=end_ns + NS,
+            ),
+            num_gpu_blocks=after.num_gpu_blocks,
+            idle_gpu_memory_mib=0,
+            gpu_processes_before=(),
         ),
-        log=parse_server_log(recorded.text(folder, "server.log")),
-        bench=parse_bench(recorded.data(folder, "bench.json")),
+        log=replace(parse_server_log(recorded.text(folder, "server.log")), compile_cache="warm"),
+        bench=bench,
         before=before,
         after=after,
-        steps=parse_steps(recorded.steps_csv(folder)),
+        steps=replace(trace, rows=tuple(replace(row, t_ns=row.t_ns + shift_ns) for row in trace.rows)),
+        telemetry=COOL,
+        card=CARD,
     )
 
 
@@ -82,11 +121,13 @@ def cpu_run() -> Evidence:
             input_tokens=64,
             output_tokens=60,
             warmup_requests=2,
+            num_gpu_blocks=40,
             timeline=Timeline(
                 run_begin_ns=0,
                 healthy_ns=1_064_799_006_377,
                 window_begin_ns=1_074_997_694_829,
                 window_end_ns=1_075_636_860_604,
+                bench_exit_ns=1_076_000_000_000,
             ),
         ),
         log=parse_server_log(recorded.text(recorded.CPU, "server.log")),
@@ -146,6 +187,28 @@ def steps(e: Evidence, **fields: Any) -> Evidence:
 
 def all_failed(e: Evidence) -> Evidence:
     return replace(e, bench=parse_bench(recorded.data("cpu-errors", "bench_dead_server.json")))
+
+
+def telemetry(e: Evidence, **facts: Any) -> Evidence:
+    assert e.telemetry is not None
+    return replace(e, telemetry=replace(e.telemetry, **facts))
+
+
+def drawing(e: Evidence, watts: float) -> Evidence:
+    """In a window of 101.6 s, of which the reading's error is 1.2 W."""
+    joules = watts * (e.window_s or 0)
+    return telemetry(e, window_j=joules, window_integrated_j=joules)
+
+
+def later_steps(e: Evidence, seconds: float) -> Evidence:
+    assert e.steps is not None
+    return steps(e, rows=tuple(replace(row, t_ns=row.t_ns + round(seconds * NS)) for row in e.steps.rows))
+
+
+def short_window(e: Evidence, seconds: float) -> Evidence:
+    t = e.record.timeline
+    end_ns = (t.window_begin_ns or 0) + round(seconds * NS)
+    return changed(e, timeline=t.model_copy(update={"window_end_ns": end_ns}))
 
 
 def no_padding(e: Evidence) -> Evidence:
@@ -216,6 +279,12 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: bench(e, duration=0.0),
         lambda e: bench(e, {"start_s": 1.0}),
     ],
+    "files_disagree": [
+        lambda e: short_window(e, 90.0),
+        lambda e: bench(e, {"start_s": 1.0}),
+        lambda e: changed(e, num_gpu_blocks=2104),
+        lambda e: bench(e, output_throughput=e.bench.scalars["output_throughput"] * 1.002),  # type: ignore[union-attr]
+    ],
     "prefix_cache_hits": [lambda e: after(e, prefix_cache_hits_total=470_000)],
     "metrics_missing": [
         lambda e: replace(e, before=None),
@@ -233,6 +302,12 @@ BROKEN: dict[str, list[Break]] = {
     "steps_disagree_with_metrics": [
         lambda e: after(e, num_preemptions_total=54),
         lambda e: steps(e, rows=e.steps.rows[:-500]),  # type: ignore[union-attr]
+        lambda e: after(e, prompt_tokens_total=515_073),
+    ],
+    "steps_disagree_with_client": [
+        lambda e: later_steps(e, 2.0),
+        lambda e: later_steps(e, -20.0),
+        lambda e: bench(e, {"output_tokens": 127}),
     ],
     "padding_not_reported": [no_padding],
     "engine_version": [lambda e: version(e, "0.23.1"), lambda e: log(e, vllm_version="0.22.0")],
@@ -259,9 +334,50 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: replace(e, steps=parse_steps(recorded.steps_csv(recorded.EAGER))),
         lambda e: changed(log(e, num_gpu_blocks_override=2104), serve_argv=("vllm", "--num-gpu-blocks-override=2104")),
     ],
+    "cold_compile_cache": [
+        lambda e, state=state: log(e, compile_cache=state) for state in ("cold", "partial", "invalid")
+    ],  # type: ignore[misc]
     "jit_in_window": [lambda e: window(e, 50.8, 2), lambda e: window(e, 52.0, 100)],
     "engine_errors": [lambda e: log(e, error_lines=("ValueError: x",))],
+    "foreign_processes": [lambda e: changed(e, gpu_processes_before=(4711,))],
+    "gpu_memory_in_use": [
+        lambda e: changed(e, idle_gpu_memory_mib=2049),
+        lambda e: telemetry(e, last_memory_mib=513),
+        lambda e: telemetry(changed(e, idle_gpu_memory_mib=1000), last_memory_mib=1513),
+    ],
+    "gpu_slowed": [lambda e: telemetry(e, slowed_pct=1.1)],
+    "gpu_slowed_briefly": [lambda e: telemetry(e, slowed_pct=0.1), lambda e: telemetry(e, slowed_pct=1.0)],
+    "gpu_hot": [lambda e: telemetry(e, hottest_c=88), lambda e: replace(e, card={"temperature_slowdown_c": 55})],
+    "telemetry_missing": [lambda e: replace(e, telemetry=None)],
+    "telemetry_gap": [lambda e: telemetry(e, largest_gap_s=1.01)],
+    "energy_unsupported": [lambda e: telemetry(e, source=None, window_j=None)],
+    "energy_not_bracketed": [lambda e: telemetry(e, window_j=None)],
+    "energy_window_short": [lambda e: short_window(e, 4.99)],
+    "energy_counter_static": [lambda e: telemetry(e, counter_still_s=3.0)],
+    "energy_counter_reset": [lambda e: telemetry(e, least_counted_j=-0.001)],
+    "energy_disagrees": [
+        lambda e: telemetry(e, window_integrated_j=66913.5 * 1.051),
+        lambda e: telemetry(e, window_integrated_j=66913.5 * 0.949),
+    ],
+    "energy_above_limit": [lambda e: drawing(e, 715.3), lambda e: replace(e, card={"power_limit_mw": 500_000})],
 }
+# as near to the rule as it allows: a gate that fires here has its comparison turned or its limit moved
+JUST_RIGHT: list[Break] = [
+    lambda e: changed(e, idle_gpu_memory_mib=2048),
+    lambda e: telemetry(e, last_memory_mib=512),
+    lambda e: telemetry(e, slowed_pct=None),
+    lambda e: telemetry(e, hottest_c=87),
+    lambda e: replace(telemetry(e, hottest_c=99), card={}),
+    lambda e: telemetry(e, largest_gap_s=1.0),
+    lambda e: telemetry(e, counter_still_s=2.99),
+    lambda e: telemetry(e, least_counted_j=None, counter_still_s=None),
+    lambda e: telemetry(e, window_integrated_j=66913.5 * 1.049),
+    lambda e: telemetry(e, window_integrated_j=66913.5 * 0.951),
+    lambda e: drawing(e, 715.1),  # 2% above the limit, and the reading's error
+    lambda e: bench(e, output_throughput=e.bench.scalars["output_throughput"] * 1.0005),  # type: ignore[union-attr]
+    lambda e: changed(e, gpu_processes_before=None, idle_gpu_memory_mib=None),
+    lambda e: changed(replace(e, telemetry=None), gpu=None),
+]
 
 
 def test_every_gate_has_a_breaking_input() -> None:
@@ -276,6 +392,21 @@ def test_gate_fires(code: str, way: int) -> None:
     assert reasons[code].severity == gate.severity
     assert reasons[code].evidence
     assert reasons[code].advice == gate.advice
+
+
+@pytest.mark.parametrize("way", range(len(JUST_RIGHT)))
+def test_none_fires_at_the_edge_of_a_rule(way: int) -> None:
+    assert codes(JUST_RIGHT[way](gpu_run())) == []
+
+
+def test_a_window_of_five_seconds_has_energy() -> None:
+    assert "energy_window_short" not in codes(short_window(gpu_run(), 5.0))
+
+
+def test_a_first_start_is_cold_by_nature() -> None:
+    run = gpu_run()
+    prime = record("32b.graphs.prime", gpu=None, serve_argv=run.record.serve_argv)
+    assert codes(Evidence(prime, log=replace(run.log, compile_cache="cold"), before=run.before)) == []  # type: ignore[type-var]
 
 
 def test_eager_arm_that_captured_graphs_is_not_confirmed() -> None:
@@ -333,7 +464,8 @@ def test_local_build_suffix_of_a_version_is_fine() -> None:
 
 def test_prime_needs_no_load() -> None:
     run = gpu_run()
-    prime = record("32b.graphs.prime", serve_argv=run.record.serve_argv)
+    blocks = run.record.num_gpu_blocks
+    prime = record("32b.graphs.prime", gpu=None, serve_argv=run.record.serve_argv, num_gpu_blocks=blocks)
     assert codes(Evidence(prime, log=run.log, before=run.before)) == []
     assert codes(Evidence(prime, log=run.log, after=run.before)) == []
     assert codes(Evidence(prime)) == ["metrics_missing", "log_format_unknown"]

@@ -98,7 +98,7 @@ def test_each_table_has_sql_row_count_and_csv(out: Path) -> None:
 
 def test_charts_stand_beside_their_tables_and_are_xml(out: Path) -> None:
     html, md = (out / "report.html").read_text(), (out / "report.md").read_text()
-    assert sorted(p.stem for p in (out / "charts").glob("*.svg")) == ["cold_start", "steps", "throughput"]
+    assert sorted(p.stem for p in (out / "charts").glob("*.svg")) == ["cold_start", "effects", "steps", "throughput"]
     for path in (out / "charts").glob("*.svg"):
         ElementTree.fromstring(path.read_text())
         assert path.read_text() in html
@@ -168,7 +168,7 @@ def test_markdown_tables_are_even(out: Path) -> None:
 def test_set_aside_runs_are_listed_with_their_evidence(out: Path) -> None:
     html = (out / "report.html").read_text()
     assert "failed: out_of_memory" in html
-    assert "short_output: request 3: 37 of 128 tokens" in html
+    assert "short_output: request 3 has 5 tokens, asked for 8" in html
     assert "pass incomplete: no valid run of eager" in html
     assert "runs/7b.graphs.sporadic.r93.p1a1" in html
 

@@ -17,7 +17,7 @@ import duckdb
 import pytest
 
 from analysis.formats.bench import BenchResult, parse_bench
-from analysis.formats.run_record import GpuIdentity, RunIdentity, RunRecord
+from analysis.formats.run_record import GpuIdentity, RunIdentity, RunRecord, TraceEnd
 from runner.config import parse_config
 from runner.context import RunContext
 from runner.errors import PreflightError, StoreError
@@ -116,7 +116,9 @@ def columns(path: Path) -> dict[str, str]:
 def test_a_run_is_valid_and_its_folder_complete(make: Make) -> None:
     ctx = make()
     record = execute_run(ctx)
-    assert (record.status, record.reasons) == ("valid", ())
+    assert record.status == "valid"
+    assert [reason.code for reason in record.reasons] == ["cold_compile_cache"]  # no prime came before
+    assert record.step_trace_end == TraceEnd(complete=True, dropped=0, errors=0)
     assert names(ctx) == {
         "run.json",
         "server.log.gz",
@@ -314,7 +316,8 @@ def test_a_full_disk_is_a_store_error(make: Make, monkeypatch: pytest.MonkeyPatc
 class FakeGpu:
     """A GPU whose memory readings are scripted; the last one stays."""
 
-    def __init__(self, *used_mib: int, lost_at_sample: int | None = None) -> None:
+    def __init__(self, *used_mib: int, lost_at_sample: int | None = None, pids: tuple[int, ...] = ()) -> None:
+        self.pids = pids
         self.used = list(used_mib)
         self.samples = 0
         self.lost_at_sample = lost_at_sample
@@ -329,7 +332,7 @@ class FakeGpu:
         return self.used.pop(0) if len(self.used) > 1 else self.used[0]
 
     def processes(self) -> list[int]:
-        return [4711]
+        return list(self.pids)
 
     def sample(self) -> TelemetryRow:
         self.samples += 1
@@ -346,6 +349,7 @@ def test_a_run_with_a_gpu_has_telemetry_from_before_the_start_to_after_the_stop(
     record = execute_run(ctx)
     timeline = record.timeline
     assert (record.status, record.idle_gpu_memory_mib, record.telemetry_absent_reason) == ("valid", 100, None)
+    assert record.gpu_processes_before == ()
     assert timeline.exited_ns < timeline.memory_freed_ns  # type: ignore[operator]
     section = (Path(__file__).parent.parent / "docs/result-files.md").read_text().split("`telemetry.parquet`:")[1]
     path = ctx.directory / "telemetry.parquet"
@@ -360,7 +364,7 @@ def test_a_run_with_a_gpu_has_telemetry_from_before_the_start_to_after_the_stop(
 
 def test_a_busy_gpu_fails_the_run_before_the_engine_starts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.run.MEMORY_WAIT_S", 0.2)
-    record = execute_run(make(gpu=FakeGpu(40_000)))
+    record = execute_run(make(gpu=FakeGpu(40_000, pids=(4711,))))
     assert (record.status, record.failure_class) == ("failed", "gpu_busy")
     assert "4711" in (record.failure_message or "")
     assert record.timeline.exec_ns is None
@@ -368,7 +372,7 @@ def test_a_busy_gpu_fails_the_run_before_the_engine_starts(make: Make, monkeypat
 
 def test_memory_that_stays_in_use_after_the_stop_fails_the_run(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.run.MEMORY_WAIT_S", 0.3)
-    record = execute_run(make("prime", gpu=FakeGpu(100, 60_000)))
+    record = execute_run(make("prime", gpu=FakeGpu(100, 60_000, pids=(4711,))))
     assert (record.status, record.failure_class) == ("failed", "gpu_memory_not_freed")
     assert "60000 MiB" in (record.failure_message or "")
     assert "4711" in (record.failure_message or "")

@@ -39,6 +39,14 @@ class EngineIdentity(Frozen):
     simulated: bool
 
 
+class TraceEnd(Frozen):
+    """How the step trace ended: its end line was found; steps lost and not understood, None without it."""
+
+    complete: bool
+    dropped: int | None
+    errors: int | None
+
+
 class Timeline(Frozen):
     """Moments of a run, CLOCK_MONOTONIC ns; None where the run did not come that far."""
 
@@ -118,5 +126,7 @@ class RunRecord(RunIdentity):
     num_gpu_blocks_natural: int | None = None  # what profiling found before any override
     server_log: dict[str, Any] = Field(default_factory=dict)  # analysis.formats.server_log.ServerLog as a dict
     idle_gpu_memory_mib: int | None = None  # before the start
+    gpu_processes_before: tuple[int, ...] | None = None  # compute processes before the start; none of them is ours
+    step_trace_end: TraceEnd | None = None
     telemetry_absent_reason: str | None = None  # why telemetry.parquet is missing, if it is
     files_sha256: dict[str, str] = Field(default_factory=dict)

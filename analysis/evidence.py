@@ -1,0 +1,122 @@
+"""A finished folder's raw files, read for the gates: the same for the runner, `campaign validate` and the load."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from analysis.db import SCHEMA_SQL, TELEMETRY_SQL
+from analysis.formats.bench import BenchResult, RequestRow
+from analysis.formats.errors import FormatError
+from analysis.formats.metrics import Metrics, parse_metrics
+from analysis.formats.run_record import RunRecord
+from analysis.formats.server_log import parse_server_log
+from analysis.formats.steps import StepRow, StepTrace
+from analysis.gate import Evidence, TelemetryFacts
+
+
+def read_record(folder: Path) -> RunRecord:
+    """run.json, with the files it lists, unchanged, and no others. Raises OSError or ValueError: what is wrong."""
+    record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
+    if record.folder != folder.name:
+        raise ValueError(f"run.json says folder {record.folder!r}")
+    for name, digest in sorted(record.files_sha256.items()):
+        if not (folder / name).is_file():
+            raise ValueError(f"{name} is missing")
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            raise ValueError(f"{name} was changed after the run: its SHA-256 differs from run.json")
+    unlisted = {path.name for path in folder.iterdir()} - {"run.json", *record.files_sha256}
+    if unlisted and record.files_sha256:
+        raise ValueError(f"{min(unlisted)} came in after the run: run.json does not list it")
+    return record
+
+
+def read_evidence(folder: Path, record: RunRecord) -> Evidence:
+    """What the folder's files say. Raises OSError or ValueError (FormatError) when one cannot be read."""
+    log = folder / "server.log.gz"
+    try:
+        with duckdb.connect(config={"threads": 1}) as con:
+            con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
+            steps = _rows(con, folder, "steps")
+            requests = _rows(con, folder, "requests")
+            telemetry = _telemetry(con, folder, record)
+    except duckdb.Error as error:
+        raise FormatError(str(error).splitlines()[0]) from error
+    return Evidence(
+        record,
+        log=parse_server_log(gunzip(log)) if log.is_file() else None,
+        bench=_bench(folder, requests),
+        before=_metrics(folder / "metrics_before.txt.gz"),
+        after=_metrics(folder / "metrics_after.txt.gz"),
+        steps=None if steps is None else _trace(record, steps),
+        telemetry=telemetry,
+        card=read_provenance(folder.parent.parent, record.sitting_id).get("gpu") or {},
+    )
+
+
+def read_provenance(results: Path, sitting_id: str) -> dict[str, Any]:
+    """provenance.json of a sitting; empty where there is none that can be read."""
+    try:
+        return dict(json.loads((results / "sittings" / sitting_id / "provenance.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def gunzip(path: Path) -> str:
+    return gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace")
+
+
+def insert_parquet(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> bool:
+    """A Parquet file into the table of its name: columns by name, cast to the schema's types. False: no such file."""
+    path = folder / f"{table}.parquet"
+    if path.is_file():
+        picked = ", ".join(con.table(table).columns[1:])
+        con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
+    return path.is_file()
+
+
+def _rows(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> list[tuple[Any, ...]] | None:
+    if not insert_parquet(con, folder, table):
+        return None
+    return con.execute(f"SELECT * EXCLUDE (folder) FROM {table} ORDER BY 1").fetchall()
+
+
+def _telemetry(con: duckdb.DuckDBPyConnection, folder: Path, record: RunRecord) -> TelemetryFacts | None:
+    if not insert_parquet(con, folder, "telemetry"):
+        return None
+    moments = {name: at for name, at in record.timeline.model_dump().items() if at is not None}
+    names, marks = ", ".join(["folder", *moments]), ", ".join("?" for _ in ["folder", *moments])
+    con.execute(f"INSERT INTO attempts ({names}) VALUES ({marks})", [folder.name, *moments.values()])
+    con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
+    cursor = con.execute("SELECT * EXCLUDE (folder) FROM telemetry_facts")
+    columns = [column[0] for column in cursor.description or ()]
+    return next((TelemetryFacts(**dict(zip(columns, row, strict=True))) for row in cursor.fetchall()), None)
+
+
+def _bench(folder: Path, requests: list[tuple[Any, ...]] | None) -> BenchResult | None:
+    if requests is None or not (folder / "bench.json").is_file():
+        return None
+    scalars = json.loads((folder / "bench.json").read_bytes())
+    counts = ("num_prompts", "completed", "failed", "duration")
+    if not isinstance(scalars, dict) or not all(isinstance(scalars.get(key), int | float) for key in counts):
+        raise FormatError(f"bench.json is not an object with the numbers {', '.join(counts)}")
+    rows = [(*row[:-2], tuple(row[-2]), row[-1]) for row in requests]  # inter-token times
+    return BenchResult(scalars, tuple(RequestRow(*row) for row in rows))
+
+
+def _metrics(path: Path) -> Metrics | None:
+    return parse_metrics(gunzip(path)) if path.is_file() else None
+
+
+def _trace(record: RunRecord, rows: list[tuple[Any, ...]]) -> StepTrace:
+    """Records of before `step_trace_end` was kept have only their verdict on it."""
+    steps, end = tuple(StepRow(*row) for row in rows), record.step_trace_end
+    if end is None:
+        cut_off = any(reason.code == "step_trace_incomplete" for reason in record.reasons)
+        return StepTrace(steps, not cut_off, None, None)
+    return StepTrace(steps, end.complete, end.dropped, end.errors)

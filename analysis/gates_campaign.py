@@ -1,0 +1,113 @@
+"""Gates that need several runs: does each run belong to its arm and its block, and are arms the same throughout."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from analysis.formats.run_record import Reason, RunRecord
+from analysis.gate import Gate, invalid, warning
+
+Finding = tuple[RunRecord, str]  # a run and what was seen
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Runs and primes that passed the gates of one run; the configuration they were run with; by sitting, what runs
+    must share to be pooled."""
+
+    records: tuple[RunRecord, ...]
+    configuration: Mapping[str, Any]
+    must_agree: Mapping[str, str]
+
+    def passes(self) -> Iterator[dict[str, RunRecord]]:
+        """Of each pass of each block, by arm, the last attempt."""
+        found: dict[tuple[str | None, int], dict[str, RunRecord]] = defaultdict(dict)
+        for record in sorted(self.records, key=lambda r: r.attempt):
+            if record.kind == "run":
+                found[record.block_id, record.pass_number][record.arm] = record
+        yield from found.values()
+
+    def setup(self, record: RunRecord) -> tuple[Any, ...]:
+        """Runs that differ in it are never pooled."""
+        gpu = record.gpu and (record.gpu.name, record.gpu.memory_total_mib)
+        return gpu, record.weights, record.engine.simulated, self.must_agree.get(record.sitting_id)
+
+
+@invalid("All arms of a block ran on one GPU of one machine.", "Run the block again as a whole.")
+def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
+    for runs in c.passes():
+        places = {(r.machine_id, r.gpu.uuid if r.gpu else None) for r in runs.values()}
+        if len(places) > 1:
+            yield from ((run, f"pass {run.pass_number} ran on {len(places)} machines or GPUs") for run in runs.values())
+
+
+@invalid(
+    "A run's command line and load are those that campaign.json gives its arm and profile.",
+    "The run was filed under another name, or campaign.json was changed: restore both from a copy.",
+)
+def not_as_configured(c: Campaign) -> Iterator[Finding]:
+    arms, profiles = c.configuration.get("arms", {}), c.configuration.get("profiles", {})
+    common = _fixed(c.configuration.get("engine", {}).get("flags", ()))
+    telling = set(chain.from_iterable(_fixed(arm["flags"]) for arm in arms.values()))
+    for run in c.records:
+        if run.arm in arms:
+            wanted = telling & {*common, *_fixed(arms[run.arm]["flags"])}
+            if wrong := wanted ^ (telling & set(run.serve_argv)):
+                yield run, f"arm {run.arm}: {', '.join(sorted(wrong))} should be given or should not"
+        profile = profiles.get(run.profile, {}) if run.profile else {}
+        load = {"num_prompts": profile.get("prompts")} | {
+            key: profile.get(key) for key in ("concurrency", "input_tokens", "output_tokens", "range_ratio")
+        }
+        for key, asked in load.items():
+            if asked is not None and getattr(run, key) != asked:
+                yield run, f"profile {run.profile}: {key} is {getattr(run, key)}, configured {asked}"
+
+
+@invalid(
+    "An arm whose KV blocks are those of another arm has as many as that arm.",
+    "The prime that gave the count was of another setup: run the block again on one machine.",
+)
+def kv_not_matched(c: Campaign) -> Iterator[Finding]:
+    for runs in c.passes():
+        for run in runs.values():
+            flags = " ".join(c.configuration.get("arms", {}).get(run.arm, {}).get("flags", ()))
+            found = re.search(r"\{(\w+)\.num_gpu_blocks\}", flags)
+            base = runs.get(found[1]) if found else None
+            if base and base.num_gpu_blocks != run.num_gpu_blocks:
+                yield run, f"{run.num_gpu_blocks} blocks, {base.arm} in the same pass {base.num_gpu_blocks}"
+
+
+@warning(
+    "An arm has the same number of KV blocks in all its runs.",
+    "Pin it (pin_kv_blocks in campaign.toml): runs with different pools are different arms.",
+)
+def kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
+    first: dict[tuple[Any, ...], RunRecord] = {}
+    for run in sorted(c.records, key=lambda r: (r.wall_start, r.folder)):
+        if run.kind == "run" and run.num_gpu_blocks is not None:
+            earliest = first.setdefault((run.model, run.arm, c.setup(run)), run)
+            if earliest.num_gpu_blocks != run.num_gpu_blocks:
+                yield run, f"{run.num_gpu_blocks} blocks, {earliest.folder} has {earliest.num_gpu_blocks}"
+
+
+def _fixed(flags: Sequence[str]) -> set[str]:
+    """Flags of which nothing is measured first."""
+    return {flag for flag in flags if flag.startswith("-") and "{" not in flag}
+
+
+GATES = tuple(gate for gate in vars().copy().values() if isinstance(gate, Gate))
+
+
+def judge_together(campaign: Campaign) -> dict[str, tuple[Reason, ...]]:
+    """By folder, the gates that fire on it, in the order of GATES; a run's first finding a gate."""
+    found: dict[str, dict[str, Reason]] = defaultdict(dict)
+    for gate in GATES:
+        for run, text in gate.check(campaign):
+            reason = Reason(code=gate.code, severity=gate.severity, evidence=text, advice=gate.advice)
+            found[run.folder].setdefault(gate.code, reason)
+    return {folder: tuple(reasons.values()) for folder, reasons in found.items()}

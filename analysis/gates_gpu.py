@@ -1,0 +1,156 @@
+"""Gates on the GPU: was it free, cool and at its clocks, and is the energy that was read to be believed.
+
+A reason whose code begins with `energy_` leaves the run's other figures valid; its energy then counts as not measured.
+"""
+
+from __future__ import annotations
+
+from analysis.gate import Evidence, invalid, warning
+
+IDLE_LIMIT_MIB = 2048  # more than this before a start is somebody else's
+MEMORY_SLACK_MIB = 512  # above the reading before the start: freed
+SLOWED_PCT = 1.0
+HEAT_MARGIN_C = 3
+GAP_S = 1.0  # ten sampling intervals
+STILL_S = 3.0
+DISAGREE = 0.05
+OVER_LIMIT = 0.02  # the board's own regulation
+LEAST_WINDOW_S = 5.0  # shorter: the counter's updates (100 ms) are too coarse
+
+
+@invalid(
+    "No other process used the GPU before the start.",
+    "End these processes, or choose another GPU with --gpu; then run the block again.",
+)
+def foreign_processes(e: Evidence) -> str | None:
+    pids = e.record.gpu_processes_before
+    return f"processes {', '.join(map(str, pids))}" if pids else None
+
+
+@invalid(
+    "The GPU's memory was free before the start and again after the end.",
+    "Another program holds it, or the engine left something behind: end it, then run the block again.",
+)
+def gpu_memory_in_use(e: Evidence) -> str | None:
+    before = e.record.idle_gpu_memory_mib
+    after = e.telemetry.last_memory_mib if e.telemetry else None
+    if before is not None and before > IDLE_LIMIT_MIB:
+        return f"{before} MiB before the start"
+    if before is not None and after is not None and after > before + MEMORY_SLACK_MIB:
+        return f"{after} MiB at the last sample, {before} MiB before the start"
+    return None
+
+
+@invalid(
+    f"Heat and hardware lowered the clocks in at most {SLOWED_PCT:g}% of the window's samples.",
+    "Cool the GPU or mend its power supply (`nvidia-smi -q -d PERFORMANCE`), then run the block again.",
+)
+def gpu_slowed(e: Evidence) -> str | None:
+    slowed = e.telemetry.slowed_pct if e.telemetry else None
+    return f"{slowed:.1f}% of the samples" if slowed is not None and slowed > SLOWED_PCT else None
+
+
+@warning("Heat and hardware did not lower the clocks in the window.", "Look at the room's and the GPU's cooling.")
+def gpu_slowed_briefly(e: Evidence) -> str | None:
+    slowed = e.telemetry.slowed_pct if e.telemetry else None
+    return f"{slowed:.1f}% of the samples" if slowed is not None and 0 < slowed <= SLOWED_PCT else None
+
+
+@warning(
+    f"The GPU stayed {HEAT_MARGIN_C} °C or more below the temperature at which it slows down.",
+    "Cool the GPU better: the next run may be slowed.",
+)
+def gpu_hot(e: Evidence) -> str | None:
+    limit, hottest = e.card.get("temperature_slowdown_c"), e.telemetry.hottest_c if e.telemetry else None
+    if limit is None or hottest is None or hottest <= limit - HEAT_MARGIN_C:
+        return None
+    return f"{hottest} °C in the window, it slows down at {limit} °C"
+
+
+@warning(
+    "A run on a GPU has telemetry.",
+    "Energy, clocks and heat of this run are unknown: see telemetry_absent_reason in run.json.",
+)
+def telemetry_missing(e: Evidence) -> str | None:
+    if e.record.gpu is None or e.telemetry is not None:
+        return None
+    return e.record.telemetry_absent_reason or "no samples"
+
+
+@warning(
+    f"The GPU was sampled without a gap of more than {GAP_S:g} s.",
+    "The machine was overloaded, or NVML hung: slowed clocks in the gap would not be seen.",
+)
+def telemetry_gap(e: Evidence) -> str | None:
+    gap_s = e.telemetry.largest_gap_s if e.telemetry else None
+    return f"{gap_s:.1f} s without a sample" if gap_s is not None and gap_s > GAP_S else None
+
+
+@warning("The GPU reports energy or power.", "This device or driver has neither; everything else is kept.")
+def energy_unsupported(e: Evidence) -> str | None:
+    return "neither an energy counter nor power samples" if e.telemetry and e.telemetry.source is None else None
+
+
+@warning(
+    "The samples reach over both edges of the window.",
+    "Sampling began late or ended early: see telemetry_absent_reason in run.json and the machine's load.",
+)
+def energy_not_bracketed(e: Evidence) -> str | None:
+    if not e.telemetry or e.telemetry.source is None or e.window_s is None or e.telemetry.window_j is not None:
+        return None
+    return "no sample before the window's begin, or none after its end"
+
+
+@warning(
+    f"The window is {LEAST_WINDOW_S:g} s or longer.",
+    "A window this short holds too few updates of the counter: give the profile more prompts.",
+)
+def energy_window_short(e: Evidence) -> str | None:
+    if not e.telemetry or e.window_s is None or e.window_s >= LEAST_WINDOW_S:
+        return None
+    return f"{e.window_s:.2f} s"
+
+
+@warning(
+    f"The energy counter moves at least every {STILL_S:g} s.",
+    "A counter that stands still is not read from the device: see the driver's release notes.",
+)
+def energy_counter_static(e: Evidence) -> str | None:
+    still_s = e.telemetry.counter_still_s if e.telemetry else None
+    return f"equal readings over {still_s:.1f} s" if still_s is not None and still_s >= STILL_S else None
+
+
+@warning(
+    "The energy counter never goes back.",
+    "The driver was loaded anew or the counter overflowed during the run: switch persistence mode on.",
+)
+def energy_counter_reset(e: Evidence) -> str | None:
+    least_j = e.telemetry.least_counted_j if e.telemetry else None
+    return f"it went back by {-least_j:.1f} J" if least_j is not None and least_j < 0 else None
+
+
+@warning(
+    f"Counter and integrated power agree within {DISAGREE:.0%} over the window.",
+    "One of the two sensors is wrong: compare with a meter at the wall before using either.",
+)
+def energy_disagrees(e: Evidence) -> str | None:
+    if not e.telemetry or not e.telemetry.window_j or e.telemetry.window_integrated_j is None:
+        return None
+    counted_j, integrated_j = e.telemetry.window_j, e.telemetry.window_integrated_j
+    if abs(integrated_j - counted_j) <= DISAGREE * abs(counted_j):
+        return None
+    return f"counter {counted_j:.0f} J, integrated power {integrated_j:.0f} J"
+
+
+@warning(
+    f"The window's energy is within the board's power limit and {OVER_LIMIT:.0%}.",
+    "No board draws that much for so long: the counter's unit or the limit in provenance.json is wrong.",
+)
+def energy_above_limit(e: Evidence) -> str | None:
+    limit_mw = e.card.get("power_limit_mw")
+    if not e.telemetry or e.telemetry.window_j is None or e.window_s is None or limit_mw is None:
+        return None
+    most_j = (1 + OVER_LIMIT) * limit_mw / 1e3 * e.window_s
+    if e.telemetry.window_j - (e.telemetry.window_error_j or 0) <= most_j:
+        return None
+    return f"{e.telemetry.window_j:.0f} J in {e.window_s:.1f} s; the limit allows {most_j:.0f} J"

@@ -1,0 +1,137 @@
+"""The verdict on a run: judged anew from its raw files with today's gates, alone and together with its campaign.
+
+The runner, `campaign validate` and the load share it, so that a gate of a later version holds for older data too.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from analysis.errors import LoadError
+from analysis.evidence import read_evidence, read_provenance, read_record
+from analysis.formats.run_record import Reason, RunRecord
+from analysis.gates import judge
+from analysis.gates_campaign import Campaign, judge_together
+
+EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`record` is None and `status` unreadable where run.json or a file that it lists cannot be read as it was written.
+    A failed run is not judged: its one reason is the failure."""
+
+    folder: Path
+    status: Literal["valid", "invalid", "failed", "unreadable"]
+    reasons: tuple[Reason, ...] = ()
+    record: RunRecord | None = None
+
+    @property
+    def place(self) -> str:
+        """runs/<folder> or primes/<folder>."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+
+def judge_run(folder: Path, record: RunRecord) -> Verdict:
+    """The verdict on one folder by itself. Raises OSError, EOFError, ValueError or zlib.error when a file of it
+    cannot be read."""
+    if record.status == "failed":
+        reason = Reason(
+            code=record.failure_class or "failed",
+            severity="invalid",
+            evidence=record.failure_message or "no message",
+            advice="Start the campaign again: it retries the run.",
+        )
+        return Verdict(folder, "failed", (reason,), record)
+    return _with(Verdict(folder, "valid", (), record), judge(read_evidence(folder, record)))
+
+
+def judge_results(results: Path) -> list[Verdict]:
+    """The verdict on every run and prime of a results folder, in order of name. Raises LoadError: not such a folder."""
+    configuration = read_campaign(results)[1]
+    folders = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
+    verdicts = [_read(path) for path in folders if path.is_dir() and not path.name.endswith(".partial")]
+    sittings = sorted({v.record.sitting_id for v in verdicts if v.record})
+    agree = {s: json.dumps(read_provenance(results, s).get("must_agree"), sort_keys=True) for s in sittings}
+    good = tuple(v.record for v in verdicts if v.record and v.status == "valid")
+    found = judge_together(Campaign(good, configuration, agree))
+    return [_with(v, found[v.folder.name]) if v.status == "valid" and v.folder.name in found else v for v in verdicts]
+
+
+def validate(path: Path) -> list[Verdict]:
+    """The verdicts on one run's folder, or on a whole results folder. Raises LoadError when it is neither or empty."""
+    if (path / "run.json").is_file():
+        return [_read(path.resolve())]
+    verdicts = judge_results(path)
+    if not verdicts:
+        raise LoadError(f"{path} holds no runs", "run a campaign first")
+    return verdicts
+
+
+def read_campaign(results: Path) -> tuple[str, dict[str, Any]]:
+    """Name and configuration of the campaign whose results folder this is. Raises LoadError."""
+    path = results / "campaign.json"
+    try:
+        header = json.loads(path.read_text(encoding="utf-8"))
+        return str(header["campaign"]), dict(header.get("configuration") or {})
+    except FileNotFoundError as error:
+        raise LoadError(
+            f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
+
+
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    statuses = {verdict.status for verdict in verdicts}
+    if "unreadable" in statuses:
+        return EXIT_UNREADABLE
+    return EXIT_VALID if statuses <= {"valid"} else EXIT_SOME_INVALID
+
+
+def as_json(verdicts: Sequence[Verdict]) -> str:
+    rows = [
+        {"run": v.place, "status": v.status, "reasons": [reason.model_dump() for reason in v.reasons]} for v in verdicts
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False)
+
+
+def as_text(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """A line a run, two a reason, and the counts."""
+    for verdict in verdicts:
+        yield f"{verdict.status:10} {verdict.place}"
+        for reason in verdict.reasons:
+            yield f"{'':10}   {reason.severity} {reason.code}: {reason.evidence}"
+            yield f"{'':10}   next: {reason.advice}"
+    kinds = ("valid", "invalid", "failed", "unreadable")
+    counts = {kind: sum(v.status == kind for v in verdicts) for kind in kinds}
+    warned = sum(v.status == "valid" and bool(v.reasons) for v in verdicts)
+    yield ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) + f"; {warned} of the valid with warnings"
+
+
+def _with(verdict: Verdict, more: tuple[Reason, ...]) -> Verdict:
+    reasons = (*verdict.reasons, *more)
+    invalid = any(reason.severity == "invalid" for reason in reasons)
+    return replace(verdict, status="invalid" if invalid else verdict.status, reasons=reasons)
+
+
+def _read(folder: Path) -> Verdict:
+    try:
+        return judge_run(folder, read_record(folder))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        problem = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            problem = f"run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        problem = problem.replace(str(folder), f"{folder.parent.name}/{folder.name}").splitlines()[0]
+        advice = "Restore the folder from a copy, or let the campaign run it again."
+        return Verdict(
+            folder, "unreadable", (Reason(code="unreadable", severity="invalid", evidence=problem, advice=advice),)
+        )
