@@ -10,7 +10,7 @@ ENGINE_DATE := 2026-06-25
 LOCK := $(BIN)/uv pip compile --generate-hashes --no-emit-index-url --no-annotate --upgrade -q --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo report test test-engine lock gpu-bundle clean
+.PHONY: help venv demo report test torture test-engine lock gpu-bundle clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -39,6 +39,9 @@ test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not engine"
+
+torture: venv ## faults at random moments of 200 whole campaigns of 40 runs, on played engines (a quarter of an hour)
+	$(BIN)/python -m tests.torture --seeds 200
 
 test-engine: venv ## the same path on the real vLLM 0.23.0, CPU build, in .venv-engine (3 GB of downloads, 6 GB of disk)
 	tools/install_cpu_engine.sh $(ENGINE_VENV) $(BIN)/uv
