@@ -1,5 +1,13 @@
 -- The published study beside the data. Run once after views.sql; variables `published`, `claims`, `expected` hold the TOML files as JSON.
 
+-- An estimate times k, and as text: three or four digits, 'never' for an infinite break-even.
+CREATE MACRO scaled(e, k) AS struct_pack(mean := e.mean * k, lo := e.lo * k, hi := e.hi * k, n := e.n);
+CREATE MACRO figure_text(x) AS CASE WHEN x IS NULL OR isnan(x) THEN 'not measured' WHEN isinf(x) THEN 'never' WHEN abs(x) >= 1000 THEN format('{:.0f}', x)
+    WHEN abs(x) >= 100 THEN format('{:.1f}', x) WHEN abs(x) >= 10 THEN format('{:.2f}', x) ELSE format('{:.3f}', x) END;
+CREATE MACRO estimate_text(e) AS CASE WHEN e.mean IS NULL THEN 'not measured' WHEN e.lo IS NULL OR e.lo = e.hi THEN figure_text(e.mean) || ' (n = ' || e.n || ')'
+    ELSE figure_text(e.mean) || ' [' || figure_text(e.lo) || ', ' || figure_text(e.hi) || '] (n = ' || e.n || ')' END;
+CREATE MACRO change_text(r) AS format('{:+.1f}%', 100 * (r.mean - 1)) || CASE WHEN r.lo IS NULL THEN ' (n = ' || r.n || ')' ELSE format(' [{:+.1f}, {:+.1f}] (n = {})', 100 * (r.lo - 1), 100 * (r.hi - 1), r.n) END;
+
 -- the study's figures: one row a figure; text where it is no number
 CREATE TABLE published AS
 WITH leaves AS (SELECT string_split(replace(fullkey[3:], '"', ''), '.') AS key, atom ->> '$' AS text FROM json_tree(getvariable('published')::JSON) WHERE type NOT IN ('OBJECT', 'ARRAY'))
@@ -8,11 +16,16 @@ SELECT key[1] AS metric, key[2] AS model, key[3] AS profile, key[4] AS arm, TRY_
 FROM leaves WHERE len(key) = 4;
 CREATE MACRO pub(the_metric, the_model, the_profile, of_arm) AS (SELECT any_value(value) FROM published WHERE (metric, model, profile, arm) = (the_metric, the_model, the_profile, of_arm));
 
+-- KV blocks that the study's overload of the 32B implies: with graphs, and with the memory of its graphs given back.
+CREATE VIEW published_pools AS
+SELECT [floor(tokens / 16)::BIGINT, floor((tokens + pub('graph_gib', '32b', 'all', 'graphs') * 2 ** 30 / pub('kv_bytes_per_token', '32b', 'all', 'all')) / 16)::BIGINT] AS blocks
+FROM (SELECT pub('load', 'all', 'sustained', 'concurrency') / pub('overload', '32b', 'sustained', 'all') * pub('load', 'all', 'all', 'max_model_len') AS tokens);
+
 -- The scheduling model's prediction for a cell's load and any number of KV blocks; filled by analysis/staircase.py. curve: not a measured arm's count.
 CREATE TABLE model_steps (setup VARCHAR, model VARCHAR, profile VARCHAR, kv_blocks BIGINT, curve BOOLEAN, steps BIGINT, mean_running DOUBLE, preempted BIGINT);
 
 -- Spread of the runs of a cell, each arm against eager.
-CREATE VIEW spreads AS
+CREATE TABLE spreads AS
 WITH s AS (
     SELECT setup, model, profile, metric, arm, count(*) AS n, min(value) AS lowest, median(value) AS middle, max(value) AS highest, 100 * stddev_samp(value) / abs(avg(value)) AS sd_pct
     FROM run_values WHERE profile <> '(all)' GROUP BY ALL
@@ -22,7 +35,7 @@ SELECT s.*, CASE WHEN s.arm = 'eager' THEN 'reference' WHEN e.n IS NULL THEN 'no
 FROM s LEFT JOIN s e ON (e.setup, e.model, e.profile, e.metric, e.arm) = (s.setup, s.model, s.profile, s.metric, 'eager');
 
 -- Drift: slope over the runs of a cell and arm in the order in which they ran, in percent of their mean a run, with its 95% interval from three runs on.
-CREATE VIEW drifts AS
+CREATE TABLE drifts AS
 WITH ordered AS (
     SELECT v.*, row_number() OVER (PARTITION BY v.setup, v.model, v.profile, v.arm, metric ORDER BY wall_start, folder)::DOUBLE AS turn
     FROM run_values v JOIN runs USING (setup, model, profile, arm, pair_id) WHERE counted AND runs.kind = 'run'
@@ -36,13 +49,13 @@ FROM fits LEFT JOIN student_t ON df = n - 2;
 
 -- What an arm's longer start costs against eager, and what a request then saves: seconds, one row a pass of a block. A request's
 -- time is the window over the number of requests, so at concurrency 1 its latency. A start with a cold cache is no part of it.
-CREATE VIEW repayments AS
+CREATE TABLE repayments AS
 WITH r AS (SELECT folder, setup, model, profile, arm, pair_id, s.start_s, f.duration_s / num_prompts AS request_s FROM runs JOIN run_figures f USING (folder) LEFT JOIN starts s USING (folder, setup, model, arm) WHERE s.warm)
 SELECT a.setup, a.model, a.profile, a.arm, pair_id, a.start_s - e.start_s AS extra_s, e.request_s - a.request_s AS saving_s
 FROM r a JOIN r e USING (setup, model, profile, pair_id) WHERE e.arm = 'eager' AND a.arm <> 'eager';
 
 -- Break-even in requests: extra start / saving a request, with Fieller's 95% interval over the passes. An end of `inf` is 'never'.
-CREATE VIEW break_evens AS
+CREATE TABLE break_evens AS
 WITH m AS (
     SELECT setup, model, profile, arm, count(*) AS n, mean95(extra_s) AS extra, mean95(saving_s) AS saving,
            var_samp(extra_s) / n AS vx, var_samp(saving_s) / n AS vs, covar_samp(extra_s, saving_s) / n AS vc

@@ -1,4 +1,5 @@
-"""Engine steps against KV blocks as the scheduling model has them, for every cell in which a request waited.
+"""Engine steps against KV blocks as the scheduling model has them, for every cell in which a request waited
+and for the pools that the published study's figures imply.
 
 The model gets the lengths of a run's own requests and the cell's concurrency; no time and no measured step enters it.
 """
@@ -14,25 +15,29 @@ from analysis.scheduling import SchedulerConfig, SchedulingError, simulate, summ
 _CURVE_POINTS = 12
 _MARGIN = 0.09  # of the blocks measured, beyond the least and the greatest
 _CELLS = """
-    SELECT setup, model, profile, any_value(concurrency), any_value(max_model_len), any_value(max_num_batched_tokens),
-           list(DISTINCT num_gpu_blocks ORDER BY num_gpu_blocks), any_value(lengths ORDER BY repetition, folder)
+    SELECT setup, model, profile, true AS curve, any_value(concurrency), any_value(max_model_len),
+           any_value(max_num_batched_tokens), list(DISTINCT num_gpu_blocks ORDER BY num_gpu_blocks),
+           any_value(lengths ORDER BY repetition, folder)
     FROM runs JOIN run_figures USING (folder)
     JOIN (
         SELECT folder, list((q.input_tokens, q.output_tokens) ORDER BY request) AS lengths
         FROM requests q GROUP BY folder
     ) USING (folder)
-    WHERE steps IS NOT NULL AND num_gpu_blocks IS NOT NULL AND concurrency > 1 GROUP BY ALL ORDER BY ALL
+    WHERE steps IS NOT NULL AND num_gpu_blocks IS NOT NULL AND concurrency > 1 GROUP BY ALL
+    UNION ALL SELECT 'published study', '32b', 'sustained', false, 64, 4096, 8192, blocks,
+           list_transform(range(500), lambda i: (1024, 128)) FROM published_pools
+    ORDER BY ALL
 """
 
 
 def add_staircase(con: duckdb.DuckDBPyConnection) -> None:
     """Fill `model_steps`: each measured block count and, where the pool is too small for the load, a curve."""
-    for setup, model, profile, concurrency, context, budget, measured, lengths in con.execute(_CELLS).fetchall():
+    for setup, model, profile, curve, concurrency, context, budget, measured, lengths in con.execute(_CELLS).fetchall():
         block_need = concurrency * max(-(-sum(pair) // 16) for pair in lengths)
         low, high = round(measured[0] * (1 - _MARGIN)), round(measured[-1] * (1 + _MARGIN))
         step = max((high - low) // (_CURVE_POINTS - 1), 1)
-        curve = range(low, high + 1, step) if measured[0] <= block_need else range(0)
-        for blocks in sorted({*curve, *measured}):
+        between = range(low, high + 1, step) if curve and measured[0] <= block_need else range(0)
+        for blocks in sorted({*between, *measured}):
             pool = min(blocks, block_need + 2)  # one that holds the whole load schedules like any other that does
             try:
                 found = _steps(tuple(lengths), concurrency, context or 4096, budget or 8192, pool)

@@ -17,7 +17,8 @@ _STYLE = (
     "@media (prefers-color-scheme:dark){.chart{--ink:#e3e7ea;--dim:#9aa5ae;--line:#3b444c;--hot:#6db6f2}}"
     ".chart text{fill:var(--ink)}.chart .d{fill:var(--dim)}.chart .h{font-weight:600}.chart line{stroke:var(--line)}"
     ".chart .m{stroke:var(--ink);stroke-width:2}.chart .i{stroke:var(--ink);stroke-width:1}"
-    ".chart .p{fill:var(--hot);fill-opacity:.65}.chart .o{fill:none;stroke:var(--hot);stroke-width:1.5}</style>"
+    ".chart .p{fill:var(--hot);fill-opacity:.65}.chart .o{fill:none;stroke:var(--hot);stroke-width:1.5}"
+    ".chart .c{fill:none;stroke:var(--dim);stroke-width:1.5}</style>"
 )
 # name: title, unit, and rows of setup, model, profile (together a panel), arm, points, mean, lo, hi, hollow points
 _DOT_PLOTS = {
@@ -26,6 +27,13 @@ _DOT_PLOTS = {
         "tokens/s",
         "SELECT setup, model, profile, arm, points, estimate.mean, estimate.lo, estimate.hi, [] FROM estimates"
         " WHERE metric = 'output_tok_s' ORDER BY setup, model, profile, arm",
+    ),
+    "effects": (
+        "Output tokens/s against eager: every block, mean ratio and 95% interval",
+        "ratio",
+        "SELECT setup, model, profile, arm_a, points, ratio.mean, ratio.lo, ratio.hi, [] FROM effects"
+        " WHERE metric = 'output_tok_s' AND arm_b = 'eager' AND points IS NOT NULL"
+        " ORDER BY setup, model, profile, arm_a",
     ),
     "cold_start": (
         "Cold start, exec to /health: warm cache (filled) and first starts or cold cache (hollow)",
@@ -37,10 +45,13 @@ _DOT_PLOTS = {
         " ORDER BY setup, model, arm",
     ),
 }
-_STEPS_TITLE = "Engine steps in the waiting span against KV blocks: every run"
+_STEPS_TITLE = "Engine steps in the waiting span against KV blocks: every run, and the scheduling model (line)"
 _STEPS_SQL = (
     "SELECT setup, model, profile, arm, kv_blocks, steps FROM run_figures JOIN runs USING (folder)"
-    " WHERE steps IS NOT NULL AND kv_blocks IS NOT NULL ORDER BY setup, model, profile, arm, folder"
+    " WHERE steps IS NOT NULL AND kv_blocks IS NOT NULL"
+    " UNION ALL SELECT setup, model, profile, NULL, kv_blocks, steps FROM model_steps"
+    " WHERE steps IS NOT NULL AND setup IN (SELECT setup FROM runs)"
+    " ORDER BY setup, model, profile, arm NULLS FIRST, kv_blocks, steps"
 )
 Panels = Sequence[tuple[str, Sequence[tuple[Any, ...]]]]  # title and rows
 
@@ -142,7 +153,8 @@ def dot_plot(title: str, panels: Panels, unit: str) -> str:
 
 
 def scatter(title: str, panels: Panels, x_name: str, y_name: str) -> str:
-    """A panel a cell; points are (label, x, y), each place labelled once with all that lie there."""
+    """A panel a cell; points are (label, x, y), each place labelled once with all that lie there. Points
+    without a label are joined to a line."""
     body = [_text(0, 14, title, "h")]
     top, left, right = 24.0, 60, _WIDTH - 270
     for name, points in panels:
@@ -157,8 +169,10 @@ def scatter(title: str, panels: Panels, x_name: str, y_name: str) -> str:
             body.append(_line(left, y(mark), right, y(mark)))
             body.append(_text(left - 6, y(mark) + 4, f"{mark:g}", "d", "end"))
         body.append(_text((left + right) / 2, end + 30, x_name, "d", "middle"))
+        line = " ".join(f"{x(px):.1f},{y(py):.1f}" for label, px, py in points if label is None)
+        body.append(f'<polyline points="{line}" class="c"/>')
         places: dict[tuple[float, float], dict[str, None]] = {}
-        for label, px, py in points:
+        for label, px, py in (point for point in points if point[0] is not None):
             places.setdefault((px, py), {})[label] = None
         free = begin
         for (px, py), labels in sorted(places.items(), key=lambda item: (-item[0][1], item[0][0])):

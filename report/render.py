@@ -19,7 +19,7 @@ from report import cells, charts
 
 _TEMPLATES = Path(__file__).parent / "templates"
 SIMULATED = "SIMULATED"
-_LONG = 48  # characters; longer cells may wrap
+_LONG = 32  # characters; longer cells may wrap
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ class Section:
         return "data:text/csv;base64," + base64.b64encode(self.csv.encode()).decode()
 
 
-def render(database: Path, out: Path) -> list[Path]:
-    """Write the report of `database` into `out`; returns the files written, the HTML first.
+def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
+    """Write the report of `database` into `out`; returns the files written, the HTML first. `price`: of a GPU-hour.
 
     Files of an earlier report in `out` that this one does not write are removed. Raises LoadError when the database is
     missing or of another version, or `out` cannot be written.
     """
     with connect(database) as con:
+        con.execute("SET VARIABLE price_per_gpu_hour = ?", [price])
         facts = _facts(con)
         sections = [_section(con, table, facts) for table in read_tables(con)]
     environment = Environment(

@@ -181,7 +181,7 @@ def run(
     sys.exit(summary.exit_code)
 
 
-def render_report(results: Path | None, database: Path, out: Path) -> None:
+def render_report(results: Path | None, database: Path, out: Path, price: float | None = None) -> None:
     """The report in `out`, of a database that is first loaded from `results` if given; prints its files."""
     from analysis.load import load as load_results
     from report.render import render
@@ -189,7 +189,7 @@ def render_report(results: Path | None, database: Path, out: Path) -> None:
     if results is not None:
         out.mkdir(parents=True, exist_ok=True)
         click.echo(str(load_results(results, database)))
-    for path in render(database, out):
+    for path in render(database, out, price):
         click.echo(str(path))
 
 
@@ -239,12 +239,13 @@ def load(results: Path, database: Path) -> None:
 @click.argument("results", type=PATH, required=False)
 @database_option
 @click.option("--out", type=PATH, default="out", show_default=True, help="Folder for report.html, report.md and csv/.")
-def report(results: Path | None, database: Path, out: Path) -> None:
+@click.option("--price", type=float, metavar="MONEY", help="Of a GPU-hour, for the tables of cost.")
+def report(results: Path | None, database: Path, out: Path, price: float | None) -> None:
     """Render the report from a database; of a results folder if one is given, loaded into OUT/results.duckdb.
 
     Needs no network and no GPU.
     """
-    render_report(results, out / "results.duckdb" if results else database, out)
+    render_report(results, out / "results.duckdb" if results else database, out, price)
 
 
 @main.command(epilog="Exit status: 3 when a claim differs from what the data set declares in its expected-claims.toml.")

@@ -1,4 +1,5 @@
 -- title: Total effect = effect at equal KV x KV tax
+-- part: Why
 -- note: Output tokens per second, ratios paired by block. At equal KV: graphs and torch.compile against eager with the same number of KV blocks. KV tax: the smaller pool of the graphs arm against eager's pool. Two routes: with graphs given eager's pool, or eager given the graphs arm's pool. Product: the two factors multiplied; it equals the total exactly where all rest on the same blocks.
 -- empty: Needs blocks with graphs, eager and graphs_kv_matched (or eager_kv_matched): suite `mechanism`.
 WITH e AS (SELECT setup, model, profile, arm_a, arm_b, ratio, verdict FROM effects WHERE metric = 'output_tok_s'),

@@ -1,4 +1,5 @@
 -- title: Engine steps in the waiting span
+-- part: Steps and KV blocks
 -- note: Steps with a token count from the first step with a waiting request to the last token, inside the client's window. Where the KV pool is overloaded their number depends on the pool, not on how a step is executed; where it is not, requests wait only for their turn to be read in, and the number depends on when they arrive. Running is one step ahead of the token columns.
 -- chart: steps
 -- empty: No request ever waited, or no step trace.

@@ -1,4 +1,5 @@
 -- title: Cold start, warm compile cache
+-- part: Start and memory
 -- note: Seconds from exec to the first 200 of /health (polled every 20 ms) and to the first token of a probe request. Runs of all profiles pooled: the load comes after. Difference: paired by block. Runs that found a cold compile cache are left out and counted in the last column.
 -- chart: cold_start
 SELECT e.setup, e.model, e.arm,

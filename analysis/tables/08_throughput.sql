@@ -1,4 +1,5 @@
 -- title: Throughput
+-- part: Throughput
 -- note: Output tokens per second over the bench client's window. Ratio to eager: geometric mean over blocks that have both arms, 95% t interval on the log scale. p: exact sign-flip permutation test, two-sided; with five blocks it cannot fall below 0.0625.
 -- chart: throughput
 SELECT e.setup, e.model, e.profile, e.arm, f1(e.estimate) AS output_tok_s, list_transform(e.points, lambda x: d1(x)) AS points,

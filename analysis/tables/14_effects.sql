@@ -1,4 +1,5 @@
 -- title: All effects against eager and between graphs arms
+-- part: All effects, and how far to trust them
 -- note: Ratio arm_a / arm_b, paired by block. Higher and lower: the 95% interval excludes 1. Nothing is corrected for the number of comparisons.
 -- empty: No block has two arms.
 SELECT setup, model, profile, metric, arm_a, arm_b, f3(ratio) AS ratio, verdict, d3(p) AS p, list_transform(points, lambda x: d3(x)) AS points

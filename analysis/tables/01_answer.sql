@@ -1,5 +1,6 @@
 -- title: In short: graphs against eager
 -- note: Ratios graphs / eager of output tokens per second and output tokens per joule, paired by block. At equal KV: graphs given eager's KV blocks. Overload: concurrency over the requests of full length that eager's KV pool holds. Start: what graphs add to a warm start, exec to /health, whatever the profile.
+-- chart: effects
 -- empty: Needs blocks with graphs and eager.
 WITH e AS (SELECT * FROM effects WHERE arm_b = 'eager' AND arm_a IN ('graphs', 'graphs_kv_matched'))
 SELECT setup, model, profile, d2(any_value(o.estimate.mean)) AS overload,
