@@ -10,7 +10,7 @@ ENGINE_DATE := 2026-06-25
 LOCK := $(BIN)/uv pip compile --generate-hashes --no-emit-index-url --no-annotate --upgrade -q --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo report test torture test-engine lock gpu-bundle clean
+.PHONY: help venv demo report test torture test-engine test-container lock gpu-bundle clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -38,7 +38,7 @@ report: venv ## the report on the measured data that ships in results/, in out/r
 test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not engine"
+	$(BIN)/python -m pytest -m "not engine and not container"
 
 torture: venv ## faults at random moments of 200 whole campaigns of 40 runs, on played engines (a quarter of an hour)
 	$(BIN)/python -m tests.torture --seeds 200
@@ -46,6 +46,9 @@ torture: venv ## faults at random moments of 200 whole campaigns of 40 runs, on 
 test-engine: venv ## the same path on the real vLLM 0.23.0, CPU build, in .venv-engine (3 GB of downloads, 6 GB of disk)
 	tools/install_cpu_engine.sh $(ENGINE_VENV) $(BIN)/uv
 	CAMPAIGN_ENGINE_PYTHON=$(abspath $(ENGINE_VENV))/bin/python $(BIN)/python -m pytest -m engine tests/engine
+
+test-container: venv ## images, compose file and container launcher on a private Docker engine (Debian or Ubuntu, root; 3 GB of disk)
+	$(BIN)/python -m pytest -rs -m container tests/container
 
 lock: venv ## resolve the four lists of requirements/ again
 	$(LOCK) --universal --fork-strategy fewest --python-version 3.11 pyproject.toml -o requirements/run.txt

@@ -96,7 +96,7 @@ def _image(client: Any, reference: str) -> dict[str, Any]:
     try:
         found = client.images.get(exact)
     except docker.errors.ImageNotFound:
-        if "@" not in exact and ":" not in exact.rpartition("/")[2]:
+        if exact.startswith("sha256:") or not {"@", ":"} & set(exact.rpartition("/")[2]):
             raise  # an image id, or a name without a version: nothing to pull
         found = client.images.pull(exact)
     return dict(found.attrs)
