@@ -26,7 +26,7 @@ from unittest import mock
 
 from analysis.formats.failure import FAILURES
 from runner import campaign as loop
-from runner import finish
+from runner import finish, launcher
 from runner import run as life
 from runner.campaign import EXIT_OK, Campaign, StopFlag
 from runner.config import Config, load_config
@@ -299,7 +299,7 @@ def torture(seed: int, runs: int) -> Survived:
             mock.patch.object(finish, "csv_to_parquet", remembered(finish.csv_to_parquet)),
             mock.patch.object(finish, "write_requests", remembered(finish.write_requests)),
             mock.patch.object(loop, "machine_id", return_value="boot-0") as machine_id,
-            mock.patch.object(loop, "kill_marked", return_value=[]),  # nothing was started
+            mock.patch.object(launcher, "kill_marked", return_value=[]),  # nothing was started
             mock.patch.object(loop, "collect_provenance", return_value={"must_agree": {}}),
         ):
             while code != EXIT_OK or player.left:
