@@ -67,6 +67,14 @@ def read_provenance(results: Path, sitting_id: str) -> dict[str, Any]:
         return {}
 
 
+def fact_at(found: dict[str, Any], key: str) -> Any:
+    """The fact at a path with dots; None where there is none."""
+    value: Any = found
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
 def gunzip(path: Path) -> str:
     return gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace")
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from analysis.errors import LoadError
-from analysis.evidence import read_evidence, read_provenance, read_record
+from analysis.evidence import fact_at, read_evidence, read_provenance, read_record
 from analysis.formats.run_record import Reason, RunRecord
 from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
@@ -59,7 +59,9 @@ def judge_results(results: Path) -> list[Verdict]:
     folders = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
     verdicts = [_read(path) for path in folders if path.is_dir() and not path.name.endswith(".partial")]
     sittings = sorted({v.record.sitting_id for v in verdicts if v.record})
-    agree = {s: json.dumps(read_provenance(results, s).get("must_agree"), sort_keys=True) for s in sittings}
+    provenance = {sitting: read_provenance(results, sitting) for sitting in sittings}
+    keys = sorted({key for found in provenance.values() for key in found.get("must_agree") or ()})
+    agree = {sitting: json.dumps([fact_at(found, key) for key in keys]) for sitting, found in provenance.items()}
     good = tuple(v.record for v in verdicts if v.record and v.status == "valid")
     found = judge_together(Campaign(good, configuration, agree))
     return [_with(v, found[v.folder.name]) if v.status == "valid" and v.folder.name in found else v for v in verdicts]

@@ -53,8 +53,9 @@ WITH needed AS (
            || CASE WHEN source = 'integrated' THEN ', energy from power samples' ELSE '' END AS card
     FROM attempts a LEFT JOIN telemetry_facts USING (folder)
 ), agreed AS (
-    SELECT card, sitting_id, key[12:] AS fact, coalesce(f.value, 'not reported') AS value
-    FROM (SELECT DISTINCT card, sitting_id FROM cards) CROSS JOIN (SELECT DISTINCT key FROM sitting_facts WHERE starts_with(key, 'must_agree.'))
+    SELECT card, sitting_id, key AS fact, coalesce(f.value, 'not reported') AS value
+    FROM (SELECT DISTINCT card, sitting_id FROM cards)
+    CROSS JOIN (SELECT DISTINCT key[12:] AS key FROM sitting_facts WHERE starts_with(key, 'must_agree.'))
     LEFT JOIN sitting_facts f USING (sitting_id, key)
 ), differing AS (
     SELECT card, sitting_id, string_agg(fact || ' ' || left(value, 40), ', ' ORDER BY fact) AS facts

@@ -16,6 +16,7 @@ from analysis.formats.run_record import GpuIdentity
 from runner.errors import PreflightError
 
 MIB = 2**20
+IDLE_S = 3.0
 _UNSUPPORTED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -138,6 +139,24 @@ class Gpu:
             throttle_reasons=get("CurrentClocksEventReasons"),
         )
 
+    def idle(self, seconds: float = IDLE_S) -> dict[str, Any]:
+        """The GPU over some seconds in which nothing should use it: power by its counter and by its sensor (the mean of
+        the samples), in mW, and the most that was used of it. None: not reported, or the counter did not move."""
+        rows, end_s = [self.sample()], time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            time.sleep(min(seconds, 0.1))
+            rows.append(self.sample())
+        first, last = rows[0], rows[-1]
+        counted_mj = 0 if first.energy_mj is None or last.energy_mj is None else last.energy_mj - first.energy_mj
+        powers = [row.power_mw for row in rows if row.power_mw is not None]
+        return {
+            "seconds": round((last.t_ns - first.t_ns) / 1e9, 3),
+            "counter_mw": round(counted_mj * 1e9 / (last.t_ns - first.t_ns)) if counted_mj > 0 else None,
+            "sensor_mw": round(sum(powers) / len(powers)) if powers else None,
+            "utilisation_max_pct": max((row.gpu_utilisation_pct or 0 for row in rows), default=None),
+            "memory_used_max_mib": max((row.memory_used_mib or 0 for row in rows), default=None),
+        }
+
     def facts(self) -> dict[str, Any]:
         """What a reviewer asks for about the card and its driver, JSON-able; None: not reported."""
         get, memory = self._get, self.memory()
@@ -158,7 +177,12 @@ class Gpu:
             "memory_clock_max_mhz": get("MaxClockInfo", pynvml.NVML_CLOCK_MEM),
             "sm_clock_application_mhz": get("ApplicationsClock", pynvml.NVML_CLOCK_SM),
             "temperature_c": get("Temperature", pynvml.NVML_TEMPERATURE_GPU),
+            "temperature_slowdown_c": get("TemperatureThreshold", pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
             "throttle_reasons": get("CurrentClocksEventReasons"),  # bit mask, as in telemetry.parquet
+            "memory_clock_application_mhz": get("ApplicationsClock", pynvml.NVML_CLOCK_MEM),
+            "ecc_errors_uncorrected": get(
+                "TotalEccErrors", pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            ),  # since the driver was loaded
             "ecc": None if ecc is None else bool(ecc[0]),
             "mig": self.mig_enabled(),
             "persistence_mode": None if persistence is None else bool(persistence),

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from analysis.evidence import fact_at
 from runner.config import Config
 from runner.config_model import ModelSection
 from runner.launcher import EngineHost
@@ -27,6 +28,7 @@ from runner.nvml import Gpu
 from runner.processes import MARKER_VARIABLE
 
 SCHEMA_VERSION = 1
+OWN = Path(__file__).resolve().parent.parent
 HASHED_WHOLE_BYTES = 64 * 2**20  # larger files: by the name of the hub's content-addressed blob, or size alone
 MUST_AGREE = (
     "machine.cpu",
@@ -46,7 +48,8 @@ MUST_AGREE = (
 
 
 def collect_provenance(config: Config, host: EngineHost, gpu: Gpu | None) -> dict[str, Any]:
-    """All of it; takes a second or two and no GPU memory, so run it before anything is timed.
+    """All of it; takes some seconds and no GPU memory. Run it before the sitting's first start: the GPU's power at rest
+    is read.
 
     Raises PreflightError when the engine's Python cannot be asked, NvmlFailed when the GPU cannot.
     """
@@ -54,21 +57,14 @@ def collect_provenance(config: Config, host: EngineHost, gpu: Gpu | None) -> dic
         "schema_version": SCHEMA_VERSION,
         "collected": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
-        "gpu": gpu.facts() if gpu else None,
+        "gpu": {**gpu.facts(), "idle": gpu.idle()} if gpu else None,
         "engine": _engine(config, host),
         "models": {name: _model(model, host.models) for name, model in config.models.items()},
         "runner": _runner(),
         "campaign": {"name": config.campaign.name, "file_sha256": _sha256(config.text.encode())},
     }
-    found["must_agree"] = {key: _at(found, key) for key in MUST_AGREE}
+    found["must_agree"] = {key: fact_at(found, key) for key in MUST_AGREE}
     return found
-
-
-def _at(found: dict[str, Any], key: str) -> Any:
-    value: Any = found
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
 
 
 def _sha256(data: bytes) -> str:
@@ -109,6 +105,7 @@ def _machine() -> dict[str, Any]:
         "time_zone": str(zone.resolve()).partition("zoneinfo/")[2] or time.tzname[0],
         "clock_source": _read("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "container": Path("/.dockerenv").exists() or Path("/run/.containerenv").exists(),
+        "container_toolkit": _said("nvidia-ctk", "--version") or _said("nvidia-container-cli", "--version"),
     }
 
 
@@ -120,6 +117,7 @@ def _engine(config: Config, host: EngineHost) -> dict[str, Any]:
         "simulated": engine.kind == "stand-in",
         "version_asked_for": engine.version,
         "image": engine.image,
+        "lock_sha256": _lock("engine.txt"),
         "launcher": engine.launcher,
         "environment": {name: value for name, value in sorted(added.items()) if name != MARKER_VARIABLE},
         "environment_sha256": _digest(engine.environment),  # without this machine's paths
@@ -156,11 +154,16 @@ def _file(path: Path) -> dict[str, Any]:
     return {"bytes": size, "sha256": blob if named else None}
 
 
+def _lock(name: str) -> str | None:
+    """Of the package list as it lies beside this program; None where it was installed without."""
+    path = OWN / "requirements" / name
+    return _sha256(path.read_bytes()) if path.is_file() else None
+
+
 def _runner() -> dict[str, Any]:
-    own = Path(__file__).resolve().parent.parent
-    commit, status = _git(own, "rev-parse", "HEAD"), _git(own, "status", "--porcelain")
+    commit, status = _git(OWN, "rev-parse", "HEAD"), _git(OWN, "status", "--porcelain")
     dirty = None if status is None else bool(status)
-    packed = own / "GIT_COMMIT"  # written by tools/gpu-host/pack.sh and container/git-commit.sh for hosts without git
+    packed = OWN / "GIT_COMMIT"  # written by tools/gpu-host/pack.sh and container/git-commit.sh for hosts without git
     if commit is None and packed.is_file() and packed.stat().st_size:
         commit, _, mark = packed.read_text(encoding="ascii").strip().partition("-")
         dirty = {"": False, "dirty": True}.get(mark)
@@ -168,6 +171,7 @@ def _runner() -> dict[str, Any]:
         "version": _version("eager-cost"),
         "python": platform.python_version(),
         "executable": sys.executable,
+        "lock_sha256": _lock("run.txt"),
         "git_commit": commit,
         "git_dirty": dirty,
         "packages": {name: _version(name) for name in ("duckdb", "nvidia-ml-py", "psutil", "pydantic")},
@@ -181,14 +185,15 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of git in the checkout this program runs from; None when it is not one, or git is not there."""
-    if not (folder / ".git").exists():
-        return None
+def _said(*command: str) -> str | None:
+    """What a program prints; None when it is not there or fails."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Output of git in the checkout this program runs from; None when it is not one, or git is not there."""
+    return _said("git", "-C", str(folder), *arguments) if (folder / ".git").exists() else None

@@ -35,7 +35,9 @@ H100 = {  # a whole H100 as NVML reports it; memory in bytes
     "nvmlDeviceGetPowerManagementDefaultLimit": 350_000,
     "nvmlDeviceGetPowerManagementLimitConstraints": [200_000, 350_000],
     "nvmlDeviceGetMaxClockInfo": {1: 1755, 2: 1593},
-    "nvmlDeviceGetApplicationsClock": {1: 1755},
+    "nvmlDeviceGetApplicationsClock": {1: 1755, 2: 1593},
+    "nvmlDeviceGetTemperatureThreshold": {1: 90},
+    "nvmlDeviceGetTotalEccErrors": 0,
     "nvmlDeviceGetCurrPcieLinkGeneration": 5,
     "nvmlDeviceGetMaxPcieLinkGeneration": 5,
     "nvmlDeviceGetCurrPcieLinkWidth": 16,
@@ -56,7 +58,8 @@ class FakeNvml:
 
     NVMLError = NVMLError
     nvmlMemory_v2 = 0x02000028
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1, 2, 0, 1
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
 
     def __init__(self, gpus: int = 1) -> None:
         self.gpus = gpus

@@ -155,7 +155,8 @@ def test_facts_are_json_and_name_what_a_reviewer_asks_for() -> None:
         "name": "NVIDIA H100 PCIe", "vbios": "96.00.61.00.01", "driver": "580.95.05", "cuda_driver": "13.0",
         "power_limit_mw": 350_000, "ecc": True, "mig": False, "persistence_mode": True, "pcie_generation": 5,
         "pcie_width": 16, "compute_capability": "9.0", "throttle_reasons": 0x24,
-        "memory_reserved_mib": 551, "processes": [77, 78],
+        "memory_reserved_mib": 551, "processes": [77, 78], "temperature_slowdown_c": 90, "ecc_errors_uncorrected": 0,
+        "memory_clock_application_mhz": 1593,
     }  # fmt: skip
     assert {key: facts[key] for key in expected} == expected
 
@@ -167,3 +168,27 @@ def test_facts_that_are_not_reported_are_null(fake: FakeNvml) -> None:
     facts = open_gpu().facts()
     assert facts["power_limit_mw"] is facts["ecc"] is facts["cuda_driver"] is facts["throttle_reasons"] is None
     assert facts["driver"] == "580.95.05"
+
+
+def test_power_at_rest(fake: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = iter(range(5_000_000, 6_000_000, 7_500))  # 7.5 J a sample
+    monkeypatch.setattr(nvml.time, "monotonic_ns", iter(range(0, 10**12, 10**8)).__next__)
+    calls = fake.__class__.__getattr__
+    monkeypatch.setattr(
+        fake.__class__,
+        "__getattr__",
+        lambda self, name: (lambda *_: next(counter)) if "TotalEnergy" in name else calls(self, name),
+    )
+    rest = open_gpu().idle(0.03)
+    assert (rest["counter_mw"], rest["sensor_mw"], rest["utilisation_max_pct"]) == (75_000, 61_234, 7)
+    assert rest["seconds"] >= 0.1
+    assert rest["memory_used_max_mib"] == 4
+
+
+def test_a_counter_that_does_not_move_gives_no_power_at_rest(fake: FakeNvml) -> None:
+    assert open_gpu().idle(0.01)["counter_mw"] is None
+    fake.errors |= dict.fromkeys(
+        ("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage"), "NVML_ERROR_NOT_SUPPORTED"
+    )
+    rest = open_gpu().idle(0.01)
+    assert (rest["counter_mw"], rest["sensor_mw"]) == (None, None)

@@ -55,6 +55,9 @@ class FakeGpu:
             "driver": "580",
         }
 
+    def idle(self) -> dict[str, Any]:
+        return {"seconds": 3.0, "counter_mw": 75_000}
+
 
 def test_engine_machine_and_program(config: Config, tmp_path: Path) -> None:
     found = collect_provenance(config, host(tmp_path, str(engine_site(tmp_path))), FakeGpu())  # type: ignore[arg-type]
@@ -67,6 +70,10 @@ def test_engine_machine_and_program(config: Config, tmp_path: Path) -> None:
     assert engine["environment"]["VLLM_USE_V2_MODEL_RUNNER"] == "0"
     assert "CAMPAIGN_RUN" not in engine["environment"]
     assert found["gpu"]["name"] == "NVIDIA H100"
+    assert found["gpu"]["idle"]["counter_mw"] == 75_000
+    locks = [found[part]["lock_sha256"] for part in ("engine", "runner")]
+    lists = [CAMPAIGN.parent / "requirements" / name for name in ("engine.txt", "run.txt")]
+    assert locks == [hashlib.sha256(path.read_bytes()).hexdigest() for path in lists]
     assert found["machine"]["cpus_logical"] > 0
     assert found["machine"]["boot_id"]
     assert found["runner"]["python"]
@@ -152,3 +159,9 @@ def test_git_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert provenance._git(tmp_path, "status", "--porcelain") == ""
     (tmp_path / "new").touch()
     assert provenance._git(tmp_path, "status", "--porcelain")
+
+
+def test_a_program_that_is_not_there_says_nothing() -> None:
+    assert provenance._said("no-such-program-anywhere", "--version") is None
+    assert provenance._said(sys.executable, "-c", "raise SystemExit(3)") is None
+    assert provenance._said(sys.executable, "-c", "print('CLI 1.17.8')") == "CLI 1.17.8"
