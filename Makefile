@@ -10,7 +10,7 @@ ENGINE_DATE := 2026-06-25
 LOCK := $(BIN)/uv pip compile --generate-hashes --no-emit-index-url --no-annotate --upgrade -q --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo report provenance test torture test-engine test-container lock gpu-bundle clean
+.PHONY: help venv demo report check provenance test torture test-engine test-container lock gpu-bundle clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -34,6 +34,11 @@ report: venv ## the report on the measured data that ships in results/, in out/r
 	mkdir -p out
 	$(BIN)/campaign load $(RESULTS) --database out/results.duckdb
 	$(BIN)/campaign report --database out/results.duckdb --out out/report
+
+check: venv ## the published study's claims judged on that data; fails when one differs from what the data declares
+	mkdir -p out
+	$(BIN)/campaign load $(RESULTS) --database out/results.duckdb
+	$(BIN)/campaign check --database out/results.duckdb
 
 provenance: venv ## PROVENANCE.md anew from the sittings of results/
 	$(BIN)/python -m report.provenance $(RESULTS) > PROVENANCE.md.new
