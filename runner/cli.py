@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +17,9 @@ from runner.config import Config, load_config
 from runner.errors import CampaignError, PreflightError
 from runner.plan import Plan, build_plan, parse_shard
 from runner.plan_view import plan_disk_bytes, render_plan
+
+if TYPE_CHECKING:
+    from runner.launcher import EngineHost
 
 MIB = 2**20
 PATH = click.Path(path_type=Path)
@@ -74,6 +78,57 @@ def _results_folder(config: Config, results: Path | None) -> Path:
     return results or Path("results") / config.campaign.name
 
 
+def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that say what the machine has; the command gets the engine's host and the configuration as it is here."""
+
+    @click.option(
+        "--engine-python",
+        default="python3",
+        show_default=True,
+        metavar="PATH",
+        help="Python of the engine's environment.",
+    )
+    @click.option(
+        "--engine-path", multiple=True, metavar="DIR", help="Put before the engine's PYTHONPATH; may be repeated."
+    )
+    @click.option("--models", type=PATH, default="models", show_default=True, help="Folder of the model folders.")
+    @click.option(
+        "--cache", type=PATH, default=".cache", show_default=True, help="Folder of the engine's compile caches."
+    )
+    @click.option("--gpu", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
+    @click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
+    @click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
+    @click.option(
+        "--launcher",
+        type=click.Choice(["process", "container"]),
+        help="How engines are started.  [default: engine.launcher of the configuration]",
+    )
+    @click.option("--image", metavar="REFERENCE", help="Image of the engine's containers.  [default: engine.image]")
+    @wraps(function)
+    def command(
+        config: Config,
+        plan: Plan,
+        engine_python: str,
+        engine_path: tuple[str, ...],
+        models: Path,
+        cache: Path,
+        cpus: str | None,
+        launcher: str | None,
+        image: str | None,
+        **others: Any,
+    ) -> Any:
+        from runner.launcher import EngineHost
+        from runner.units import parse_cpus
+
+        given = {name: value for name, value in (("launcher", launcher), ("image", image)) if value}
+        config = config.model_copy(update={"engine": config.engine.model_copy(update=given)})
+        allowed = parse_cpus(cpus) if cpus else None
+        host = EngineHost(engine_python, engine_path, models.resolve(), cache.resolve(), config.engine.kind, allowed)
+        return function(config, plan, host, **others)
+
+    return command
+
+
 # an option's default may come from the environment (compose.yaml): EAGER_COST_RUN_CACHE for the --cache of `run`
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EAGER_COST"})
 @click.version_option(package_name="eager-cost", prog_name="campaign")
@@ -91,71 +146,36 @@ def plan(config: Config, plan: Plan) -> None:
 @main.command(epilog=EXIT_CODES)
 @plan_options
 @results_option
-@click.option(
-    "--engine-python", default="python3", show_default=True, metavar="PATH", help="Python of the engine's environment."
-)
-@click.option(
-    "--engine-path", multiple=True, metavar="DIR", help="Put before the engine's PYTHONPATH; may be repeated."
-)
-@click.option("--models", type=PATH, default="models", show_default=True, help="Folder of the model folders.")
-@click.option("--cache", type=PATH, default=".cache", show_default=True, help="Folder of the engine's compile caches.")
-@click.option("--gpu", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
-@click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
-@click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
+@machine_options
 @click.option(
     "--primes-only", is_flag=True, help="Only the first starts that the plan needs: fills the compile caches."
 )
-@click.option(
-    "--launcher",
-    type=click.Choice(["process", "container"]),
-    help="How engines are started.  [default: engine.launcher of the configuration]",
-)
-@click.option("--image", metavar="REFERENCE", help="Image of the engine's containers.  [default: engine.image]")
 @click.option("--report", "report_to", type=PATH, help="Then load the results and render the report there.")
 @click.option("--time-budget", metavar="DURATION", help="Start no block or prime that cannot finish in it, e.g. 27m.")
 def run(
     config: Config,
     plan: Plan,
+    host: EngineHost,
     results: Path | None,
-    engine_python: str,
-    engine_path: tuple[str, ...],
-    models: Path,
-    cache: Path,
     gpu: str | None,
     no_gpu: bool,
-    cpus: str | None,
     primes_only: bool,
-    launcher: str | None,
-    image: str | None,
     report_to: Path | None,
     time_budget: str | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
     from runner.campaign import Campaign
     from runner.display import make_display
-    from runner.launcher import EngineHost
     from runner.nvml import open_gpu
     from runner.store import Store
-    from runner.units import parse_cpus, parse_duration_s
+    from runner.units import parse_duration_s
 
     simulated = config.engine.kind == "stand-in"
-    given = {name: value for name, value in (("launcher", launcher), ("image", image)) if value}
-    config = config.model_copy(update={"engine": config.engine.model_copy(update=given)})
-    containers = None
     if config.engine.launcher == "container":
         from runner.containers import open_containers
 
-        containers = open_containers(config.engine.image or "")
+        host = replace(host, containers=open_containers(config.engine.image or ""))
     budget_s = parse_duration_s(time_budget) if time_budget else None
-    host = EngineHost(
-        engine_python,
-        engine_path,
-        models.resolve(),
-        cache.resolve(),
-        config.engine.kind,
-        parse_cpus(cpus) if cpus else None,
-        containers,
-    )
     host.check(config, {block.model for block in plan.blocks})
     device = None if no_gpu or simulated else open_gpu(gpu)
     if simulated:
@@ -179,6 +199,37 @@ def run(
     if report_to is not None and summary.exit_code < 128:  # not when stopped: whoever stopped it is waiting
         render_report(root, report_to / "results.duckdb", report_to)
     sys.exit(summary.exit_code)
+
+
+@main.command(epilog="Exit status: 2 when a check failed.")
+@plan_options
+@results_option
+@machine_options
+def doctor(config: Config, plan: Plan, host: EngineHost, results: Path | None, gpu: str | None, no_gpu: bool) -> None:
+    """Look at all that `run` with the same options needs; say what mends what is missing. Measures nothing."""
+    from runner.doctor import Place, examine
+
+    failed = False
+    for finding in examine(Place(config, plan, host, gpu, no_gpu, _results_folder(config, results).resolve())):
+        click.echo(str(finding))
+        failed |= finding.state == "FAILED"
+    sys.exit(2 if failed else 0)
+
+
+@main.command()
+@plan_options
+@machine_options
+def fetch(config: Config, plan: Plan, host: EngineHost, **_: Any) -> None:
+    """Download the models of the plan that have weights = "hub", at their revisions; again, it goes on or does nothing.
+
+    HF_TOKEN and HF_ENDPOINT are used where set.
+    """
+    wanted = [config.models[name] for name in sorted({block.model for block in plan.blocks})]
+    for model in wanted:
+        if model.weights == "hub":
+            host.fetch(model)
+        else:
+            click.echo(f'{model.name}: weights = "dummy", nothing to fetch')
 
 
 def render_report(results: Path | None, database: Path, out: Path, price: float | None = None) -> None:

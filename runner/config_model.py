@@ -109,6 +109,7 @@ class EngineSection(Section):
 class EstimateSection(Section):
     start_s: Seconds = 60.0
     cold_start_s: Seconds = 120.0
+    weights_gib: Annotated[float, Field(gt=0, le=10_000)] = 70.0  # to download, for weights = "hub"
     window_s: dict[Name, Seconds] = Field(default_factory=dict)  # the load, by profile
     overhead_s: Seconds = 12.0  # of a run, outside start and load: probe, warm-up requests, stop, files
 

@@ -53,8 +53,8 @@ def own_container_id(mountinfo: Path = Path("/proc/self/mountinfo")) -> str | No
     return found[1] if found else None
 
 
-def open_containers(image: str) -> Containers:
-    """The engine that DOCKER_HOST (or the usual socket) leads to, with `image` there (pulled if need be).
+def open_containers(image: str, *, pull: bool = True) -> Containers:
+    """The engine that DOCKER_HOST (or the usual socket) leads to, with `image` there (pulled if need be and allowed).
 
     Raises PreflightError when no engine answers, it cannot do what is needed, or the image is not to be had.
     """
@@ -78,10 +78,10 @@ def open_containers(image: str) -> Containers:
     own, own_id = None, own_container_id()
     try:
         own = client.containers.get(own_id).attrs if own_id else None
-        image_attrs = _image(client, image)
+        image_attrs = _image(client, image, pull)
     except docker.errors.NotFound as error:
         raise PreflightError(
-            str(error.explanation or error), f"check DOCKER_HOST and engine.image, {INSTEAD}"
+            str(error.explanation or error), f"`docker pull` it (check DOCKER_HOST and engine.image), {INSTEAD}"
         ) from error
     except API_ERRORS as error:
         raise PreflightError(
@@ -91,15 +91,19 @@ def open_containers(image: str) -> Containers:
     return Containers(client, image, image_attrs, own, str(version.get("Version")))
 
 
-def _image(client: Any, reference: str) -> dict[str, Any]:
+def _image(client: Any, reference: str, pull: bool) -> dict[str, Any]:
     exact = re.sub(r":[^/:@]+(?=@)", "", reference)  # a digest says more than the tag before it
     try:
         found = client.images.get(exact)
     except docker.errors.ImageNotFound:
-        if exact.startswith("sha256:") or not {"@", ":"} & set(exact.rpartition("/")[2]):
-            raise  # an image id, or a name without a version: nothing to pull
+        if not pull or exact.startswith("sha256:") or not {"@", ":"} & set(exact.rpartition("/")[2]):
+            raise  # an image id, or a name without a version, cannot be pulled
         found = client.images.pull(exact)
     return dict(found.attrs)
+
+
+def _gpu(uuid: str | None) -> list[Any]:
+    return [docker.types.DeviceRequest(device_ids=[uuid], capabilities=[["gpu"]])] if uuid else []
 
 
 @dataclass(frozen=True)
@@ -160,12 +164,14 @@ class Containers:
             **more,
         )
 
-    def ask(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float) -> str:
-        """Standard output of a short command in the image, without GPU and network. Raises EngineFailed."""
+    def ask(
+        self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, *, gpu_uuid: str | None = None
+    ) -> str:
+        """Standard output of a short command in the image, without network. Raises EngineFailed."""
         marker = f"ask:{os.getpid()}.{time.monotonic_ns()}"
         try:
             with _api(f"asking {self.reference}"):
-                container = self._create(argv, environment, marker, network_mode="none")
+                container = self._create(argv, environment, marker, network_mode="none", device_requests=_gpu(gpu_uuid))
                 container.start()
                 status = container.wait(timeout=timeout_s)["StatusCode"]
                 output, error = (container.logs(stdout=out, stderr=not out).decode() for out in (True, False))
@@ -220,7 +226,6 @@ class Containers:
             mounts = [self._mount(plug_in, source=copy, read_only=True), self._mount(cache), self._mount(log.parent)]
             if models.is_dir():
                 mounts.append(self._mount(models, read_only=True))
-            gpu = docker.types.DeviceRequest(device_ids=[gpu_uuid], capabilities=[["gpu"]])
             home = {"HOME": str(cache / "home"), "USER": "campaign", "LOGNAME": "campaign"}
             with _api("making the engine's container"):
                 container = self._create(
@@ -229,7 +234,7 @@ class Containers:
                     marker,
                     mounts=mounts,
                     network_mode=f"container:{self.own['Id']}" if self.own else "host",
-                    device_requests=[gpu] if gpu_uuid else [],
+                    device_requests=_gpu(gpu_uuid),
                     cpuset_cpus=",".join(map(str, sorted(cpus))) if cpus else None,
                     shm_size=SHM_BYTES,
                 )

@@ -109,6 +109,17 @@ class EngineHost:
         if not Path(self.tokenizer_path(model)).is_dir():
             raise PreflightError(f"model {name}: no tokenizer at {self.tokenizer_path(model)}", "see --models")
 
+    def fetch(self, model: ModelSection) -> None:
+        """Download and check a model's files with the engine's huggingface_hub. Raises PreflightError."""
+        argv = [self._python(), str(ENGINE_SIDE / "fetch.py"), model.repository, model.revision, self.model_path(model)]
+        online = {"HF_HUB_OFFLINE": "0", "PYTHONPATH": os.pathsep.join(self.path)}
+        status = subprocess.run(argv, env=os.environ | online, stdin=subprocess.DEVNULL, check=False).returncode
+        if status:
+            raise PreflightError(
+                f"model {model.name}: {model.repository} at {model.revision} was not fetched (status {status})",
+                "see above; check the network, HF_TOKEN and the disk, then fetch again: it goes on",
+            )
+
     def ask_engine(self, config: Config) -> dict[str, Any]:
         """Versions and packages in the engine's environment. Raises PreflightError when its Python does not answer."""
         argv, (environment, own) = [self._python(True), "-c", _QUESTION], self.environment(config, marker="check")

@@ -1,0 +1,166 @@
+"""`campaign doctor`: every condition of a campaign looked at, each failed one with what mends it. Measures nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from runner.config import Config
+from runner.errors import CampaignError, PreflightError
+from runner.launcher import EngineHost
+from runner.memory import GIB, utilization_for
+from runner.nvml import open_gpu
+from runner.plan import Plan
+from runner.plan_view import plan_disk_bytes
+from runner.run import IDLE_LIMIT_MIB
+
+DRIVER = (580,)  # of CUDA 13
+COMPOSE = (2, 30)  # knows `gpus`
+CACHE_GIB = 5.0  # compile caches of a campaign's arms, generously
+RELEASED = datetime(2026, 6, 1, tzinfo=UTC)
+CLOCK = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+
+
+class NotChecked(Exception):
+    """This cannot or need not be looked at here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`state`: ok, FAILED or not checked; `found`: what is there; `mend`: the next step where it failed."""
+
+    name: str
+    state: str
+    found: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.state:11}  {self.name:12}  {self.found}" + (f"\n{'':13}next: {self.mend}" if self.mend else "")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a campaign would be run with."""
+
+    config: Config
+    plan: Plan
+    host: EngineHost
+    gpu: str | None
+    no_gpu: bool
+    results: Path
+
+    @property
+    def models(self) -> set[str]:
+        return {block.model for block in self.plan.blocks}
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)[:3]))
+
+
+def _gpu(place: Place) -> str:
+    """Driver, card, MIG, memory in use, memory budget."""
+    if place.no_gpu or place.config.engine.kind == "stand-in":
+        raise NotChecked("this engine uses none")
+    gpu = open_gpu(place.gpu)
+    facts, used = gpu.facts(), gpu.memory_used_mib()
+    if _version(facts["driver"]) < DRIVER:
+        raise PreflightError(
+            f"driver {facts['driver']} is too old for CUDA 13",
+            f"install driver {DRIVER[0]} or newer, e.g. `apt-get install nvidia-driver-580-server-open`, and reboot",
+        )
+    if used > IDLE_LIMIT_MIB:
+        raise PreflightError(
+            f"{used} MiB of GPU {facts['index']} are in use, by processes {facts['processes'] or '(not visible)'}",
+            "end them (`nvidia-smi`, `docker ps`), or choose another GPU with --gpu",
+        )
+    share = utilization_for(place.config, gpu)
+    return f"{facts['name']}, driver {facts['driver']}, idle; the engine may use {share} of it"
+
+
+def _engine(place: Place) -> str:
+    """The engine's environment and the models; in a container also its start and its GPU."""
+    engine, host = place.config.engine, place.host
+    if engine.launcher == "process":
+        host.check(place.config, place.models)
+        return f"{engine.kind} {engine.version}, models in {host.models}"
+    from runner.containers import open_containers
+
+    containers = open_containers(engine.image or "", pull=False)
+    host = dataclasses.replace(host, containers=containers)
+    for folder in (host.cache, place.results):
+        containers.host_path(folder)
+    host.check(place.config, place.models)
+    if not (place.no_gpu or engine.kind == "stand-in"):
+        containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=open_gpu(place.gpu).identity().uuid)
+    return f"{engine.kind} {engine.version} in {engine.image}, Docker {containers.version}, models in {host.models}"
+
+
+def _compose(place: Place) -> str:
+    if place.config.engine.launcher == "process":
+        raise NotChecked("not needed by the process launcher")
+    if shutil.which("docker") is None:
+        raise NotChecked("no docker command here (inside a container there need be none)")
+    done = subprocess.run(["docker", "compose", "version", "--short"], capture_output=True, text=True, check=False)
+    said = done.stdout.strip()
+    if done.returncode or _version(said) < COMPOSE:
+        raise PreflightError(
+            f"docker compose {said or 'is missing'}: `gpus` needs {'.'.join(map(str, COMPOSE))}",
+            "`apt-get install docker-compose-plugin`, or see the note at the head of compose.yaml",
+        )
+    return said
+
+
+def _disk(place: Place) -> str:
+    """Results, compile caches and weights still to be fetched, summed by file system."""
+    missing = [m for m in map(place.config.models.__getitem__, place.models) if m.weights == "hub"]
+    missing = [m for m in missing if not any((place.host.models / m.directory).glob("*.safetensors"))]
+    needs = {
+        place.results: 0.1 + 2 * plan_disk_bytes(place.plan, place.config) / GIB,
+        place.host.cache: CACHE_GIB if place.config.engine.kind == "vllm" else 0.1,
+        place.host.models: sum(model.estimate.weights_gib for model in missing),
+    }
+    by_device: dict[int, tuple[Path, float]] = {}
+    for folder, need in needs.items():
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        by_device[there.stat().st_dev] = (there, need + by_device.get(there.stat().st_dev, (there, 0.0))[1])
+    for there, need in by_device.values():
+        free = shutil.disk_usage(there).free / GIB
+        if free < need:
+            raise PreflightError(f"{there}: {free:.1f} GiB free, {need:.1f} needed", "free space, or use a larger disk")
+    return ", ".join(f"{need:.1f} GiB needed at {there}" for there, need in by_device.values())
+
+
+def _clock(_: Place) -> str:
+    source = CLOCK.read_text(encoding="ascii").strip() if CLOCK.exists() else "unknown"
+    if source in ("hpet", "acpi_pm", "jiffies"):
+        raise PreflightError(f"clock source {source} is slow to read", f"`echo tsc | sudo tee {CLOCK}`, or another VM")
+    if (now := datetime.now(UTC)) < RELEASED:
+        raise PreflightError(f"the clock says {now:%Y-%m-%d}", "`sudo timedatectl set-ntp true`")
+    return f"{source}, {now:%Y-%m-%d %H:%M} UTC"
+
+
+CHECKS: tuple[tuple[str, Callable[[Place], str]], ...] = (
+    ("GPU", _gpu),
+    ("engine", _engine),
+    ("compose", _compose),
+    ("disk", _disk),
+    ("clock", _clock),
+)
+
+
+def examine(place: Place) -> Iterator[Finding]:
+    """Every check, one after the other."""
+    for name, check in CHECKS:
+        try:
+            yield Finding(name, "ok", check(place))
+        except NotChecked as reason:
+            yield Finding(name, "not checked", str(reason))
+        except CampaignError as error:
+            yield Finding(name, "FAILED", error.message, error.hint)

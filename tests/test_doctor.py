@@ -1,0 +1,175 @@
+"""`campaign doctor` and `campaign fetch`: each check fails on what it exists for, and says what mends it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from runner import doctor
+from runner.cli import main
+from runner.config import load_config
+from runner.doctor import Finding, Place, examine
+from runner.errors import PreflightError
+from runner.launcher import EngineHost
+from runner.plan import build_plan
+
+ROOT = Path(__file__).parent.parent
+Usage = namedtuple("Usage", "total used free")
+
+
+class FakeGpu:
+    def __init__(self, driver: str = "580.65.06", used_mib: int = 3) -> None:
+        self._driver, self._used_mib = driver, used_mib
+
+    def facts(self) -> dict[str, Any]:
+        return {"driver": self._driver, "index": 0, "name": "NVIDIA H100", "processes": [4711]}
+
+    def identity(self) -> Any:
+        return type("Identity", (), {"name": "NVIDIA H100", "uuid": "GPU-1"})
+
+    def memory_used_mib(self) -> int:
+        return self._used_mib
+
+    def memory(self) -> Any:
+        return type("Memory", (), {"usable": 80 * 2**30})
+
+
+def place(tmp_path: Path, **engine: Any) -> Place:
+    config = load_config(ROOT / "campaign.toml")
+    config = config.model_copy(update={"engine": config.engine.model_copy(update=engine)})
+    host = EngineHost(sys.executable, (), tmp_path / "models", tmp_path / "cache", config.engine.kind)
+    return Place(config, build_plan(config, ["published"]), host, None, False, tmp_path / "results")
+
+
+def finding(name: str, where: Place) -> Finding:
+    return next(found for found in examine(where) if found.name == name)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "found", "mend"),
+    [
+        (lambda: FakeGpu(driver="550.54.14"), "driver 550.54.14 is too old", "driver 580"),
+        (lambda: FakeGpu(used_mib=40_000), "40000 MiB of GPU 0 are in use, by processes [4711]", "nvidia-smi"),
+    ],
+)
+def test_an_old_driver_and_a_busy_gpu_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Callable[[], FakeGpu], found: str, mend: str
+) -> None:
+    monkeypatch.setattr(doctor, "open_gpu", lambda _: gpu())
+    said = finding("GPU", place(tmp_path))
+    assert said.state == "FAILED"
+    assert found in said.found
+    assert mend in said.mend
+
+
+def test_a_good_gpu_is_ok_and_a_mig_slice_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "open_gpu", lambda _: FakeGpu())
+    assert finding("GPU", place(tmp_path)).state == "ok"
+
+    def slice_(_: str | None) -> Any:
+        raise PreflightError("GPU 0 is in MIG mode", "switch it off with `nvidia-smi -i 0 -mig 0`")
+
+    monkeypatch.setattr(doctor, "open_gpu", slice_)
+    assert "-mig 0" in finding("GPU", place(tmp_path)).mend
+
+
+def test_a_missing_engine_and_a_missing_container_engine_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "vLLM is not installed" in finding("engine", place(tmp_path)).found
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    said = finding("engine", place(tmp_path, launcher="container"))
+    assert "no container engine answers" in said.found
+    assert "socket" in said.mend
+
+
+@pytest.mark.parametrize(
+    ("version", "state"), [("2.27.1", "FAILED"), ("2.40.3-3", "ok"), ("v5.0.0", "ok"), ("", "FAILED")]
+)
+def test_the_version_of_compose_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, state: str
+) -> None:
+    command = tmp_path / "docker"
+    command.write_text(f"#!/bin/sh\necho {version}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    said = finding("compose", place(tmp_path, launcher="container"))
+    assert said.state == state
+    assert bool(said.mend) == (state == "FAILED")
+    assert finding("compose", place(tmp_path)).state == "not checked"
+
+
+def test_a_full_disk_is_found_with_weights_still_to_be_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = place(tmp_path)
+    assert where.config.models["32b"].estimate.weights_gib > 60
+    for free_gib, state in ((1, "FAILED"), (50, "ok")):
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free_gib: Usage(0, 0, free * 2**30))
+        assert finding("disk", where).state == state
+    hub = {name: model.model_copy(update={"weights": "hub"}) for name, model in where.config.models.items()}
+    config = where.config.model_copy(update={"models": hub})
+    said = finding("disk", Place(config, where.plan, where.host, None, False, where.results))
+    assert said.state == "FAILED"
+    assert "50.0 GiB free" in said.found
+
+
+def test_a_slow_clock_source_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "clock"
+    for text, state in (("tsc\n", "ok"), ("acpi_pm\n", "FAILED")):
+        source.write_text(text)
+        monkeypatch.setattr(doctor, "CLOCK", source)
+        assert finding("clock", place(tmp_path)).state == state
+
+
+def test_the_command_ends_with_2_where_a_check_failed(tmp_path: Path) -> None:
+    options = ["--config", str(ROOT / "examples/demo.toml"), "--cache", str(tmp_path), "--results", str(tmp_path / "r")]
+    good = CliRunner().invoke(main, ["doctor", *options])
+    assert good.exit_code == 0, good.output
+    bad = CliRunner().invoke(main, ["doctor", "--config", str(ROOT / "campaign.toml"), "--cache", str(tmp_path)])
+    assert bad.exit_code == 2
+    assert "next: " in bad.output
+    assert not (tmp_path / "r").exists()
+
+
+HUB = """
+import pathlib, types
+FILES = {"config.json": (b"{}", None), "model.safetensors": (b"weights", True), "README.md": (b"no", None)}
+def snapshot_download(repository, *, revision, local_dir, allow_patterns):
+    assert revision == "a09a35458c702b33eeacc393d103063234e8bc28"
+    folder = pathlib.Path(local_dir); folder.mkdir(parents=True, exist_ok=True)
+    for name, (content, _) in FILES.items():
+        if any(pathlib.Path(name).match(p) for p in allow_patterns):
+            (folder / name).exists() or (folder / name).write_bytes(content)
+class HfApi:
+    def model_info(self, repository, *, revision, files_metadata):
+        S = types.SimpleNamespace
+        lfs = S(sha256="SHA256")
+        return S(siblings=[S(rfilename=n, blob_id="9e26dfeeb6e641a33dae4961196235bdb965b21b", lfs=lfs if big else None)
+                           for n, (_, big) in FILES.items()])
+"""
+
+
+def test_fetch_downloads_the_revision_and_checks_every_file(tmp_path: Path) -> None:
+    (tmp_path / "huggingface_hub.py").write_text(HUB.replace("SHA256", hashlib.sha256(b"weights").hexdigest()))
+    model = load_config(ROOT / "campaign.toml").models["7b"]
+    host = EngineHost(sys.executable, (str(tmp_path),), tmp_path / "models", tmp_path / "cache", "vllm")
+    host.fetch(model)
+    folder = tmp_path / "models" / model.directory
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors"]
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(PreflightError, match="was not fetched") as caught:
+        host.fetch(model)
+    assert "HF_TOKEN" in caught.value.hint
+
+
+def test_fetch_leaves_models_with_random_weights() -> None:
+    said = CliRunner().invoke(main, ["fetch", "--config", str(ROOT / "campaign.toml")])
+    assert said.exit_code == 0, said.output
+    assert 'weights = "dummy"' in said.output
