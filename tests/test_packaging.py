@@ -104,12 +104,14 @@ def test_recipe_parses(target: str) -> None:
 
 def campaign_calls(text: str) -> list[list[str]]:
     """Words of every `campaign …` call, those that sitting.sh hands on included."""
-    calls = re.findall(r"(?:^|[\s`/(])campaign ((?:plan|run|status|load|report)\b[^`#\n\\]*)", text)
+    calls = re.findall(r"(?:^|[\s`/(])campaign ((?:plan|run|status|load|report|doctor|fetch)\b[^`#\n\\]*)", text)
     calls += ["run " + rest for rest in re.findall(r"sitting\.sh \S+ - ([^`#\n]*--[^`#\n]*)", text)]
     return [call.split() for call in calls]
 
 
-@pytest.mark.parametrize("name", ["README.md", "Makefile", "tools/gpu-host/sitting.sh"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "Makefile", "tools/gpu-host/sitting.sh", "docs/containers.md", "deploy/slurm-array.sh"]
+)
 def test_commands_and_options_named_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
     calls = campaign_calls(text)
