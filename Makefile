@@ -40,9 +40,8 @@ check: venv ## the published study's claims judged on that data; fails when one 
 	$(BIN)/campaign load $(RESULTS) --database out/results.duckdb
 	$(BIN)/campaign check --database out/results.duckdb
 
-provenance: venv ## PROVENANCE.md anew from the sittings of results/
-	$(BIN)/python -m report.provenance $(RESULTS) > PROVENANCE.md.new
-	mv PROVENANCE.md.new PROVENANCE.md
+provenance: report ## the same, and its PROVENANCE.md in place of the one here
+	cp out/report/PROVENANCE.md PROVENANCE.md
 
 test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ SCHEMA_SQL = _HERE / "schema.sql"
 VIEWS_SQL = _HERE / "views.sql"
 TELEMETRY_SQL = _HERE / "telemetry.sql"
 TABLES = _HERE / "tables"
+PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,11 @@ class Evidence:
         return round(end - begin)
 
     @property
+    def gpu(self) -> TelemetryFacts:
+        """The telemetry's facts; without telemetry, none."""
+        return self.telemetry or TelemetryFacts()
+
+    @property
     def window_s(self) -> float | None:
         begin_ns, end_ns = self.record.timeline.window_begin_ns, self.record.timeline.window_end_ns
         return None if begin_ns is None or end_ns is None else (end_ns - begin_ns) / 1e9

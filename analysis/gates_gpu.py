@@ -33,7 +33,7 @@ def foreign_processes(e: Evidence) -> str | None:
 )
 def gpu_memory_in_use(e: Evidence) -> str | None:
     before = e.record.idle_gpu_memory_mib
-    after = e.telemetry.last_memory_mib if e.telemetry else None
+    after = e.gpu.last_memory_mib
     if before is not None and before > IDLE_LIMIT_MIB:
         return f"{before} MiB before the start"
     if before is not None and after is not None and after > before + MEMORY_SLACK_MIB:
@@ -46,14 +46,12 @@ def gpu_memory_in_use(e: Evidence) -> str | None:
     "Cool the GPU or mend its power supply (`nvidia-smi -q -d PERFORMANCE`), then run the block again.",
 )
 def gpu_slowed(e: Evidence) -> str | None:
-    slowed = e.telemetry.slowed_pct if e.telemetry else None
-    return f"{slowed:.1f}% of the samples" if slowed is not None and slowed > SLOWED_PCT else None
+    return f"{e.gpu.slowed_pct:.1f}% of the samples" if (e.gpu.slowed_pct or 0) > SLOWED_PCT else None
 
 
 @warning("Heat and hardware did not lower the clocks in the window.", "Look at the room's and the GPU's cooling.")
 def gpu_slowed_briefly(e: Evidence) -> str | None:
-    slowed = e.telemetry.slowed_pct if e.telemetry else None
-    return f"{slowed:.1f}% of the samples" if slowed is not None and 0 < slowed <= SLOWED_PCT else None
+    return f"{e.gpu.slowed_pct:.1f}% of the samples" if 0 < (e.gpu.slowed_pct or 0) <= SLOWED_PCT else None
 
 
 @warning(
@@ -61,7 +59,7 @@ def gpu_slowed_briefly(e: Evidence) -> str | None:
     "Cool the GPU better: the next run may be slowed.",
 )
 def gpu_hot(e: Evidence) -> str | None:
-    limit, hottest = e.card.get("temperature_slowdown_c"), e.telemetry.hottest_c if e.telemetry else None
+    limit, hottest = e.card.get("temperature_slowdown_c"), e.gpu.hottest_c
     if limit is None or hottest is None or hottest <= limit - HEAT_MARGIN_C:
         return None
     return f"{hottest} °C in the window, it slows down at {limit} °C"
@@ -82,8 +80,7 @@ def telemetry_missing(e: Evidence) -> str | None:
     "The machine was overloaded, or NVML hung: slowed clocks in the gap would not be seen.",
 )
 def telemetry_gap(e: Evidence) -> str | None:
-    gap_s = e.telemetry.largest_gap_s if e.telemetry else None
-    return f"{gap_s:.1f} s without a sample" if gap_s is not None and gap_s > GAP_S else None
+    return f"{e.gpu.largest_gap_s:.1f} s without a sample" if (e.gpu.largest_gap_s or 0) > GAP_S else None
 
 
 @warning("The GPU reports energy or power.", "This device or driver has neither; everything else is kept.")
@@ -96,7 +93,7 @@ def energy_unsupported(e: Evidence) -> str | None:
     "Sampling began late or ended early: see telemetry_absent_reason in run.json and the machine's load.",
 )
 def energy_not_bracketed(e: Evidence) -> str | None:
-    if not e.telemetry or e.telemetry.source is None or e.window_s is None or e.telemetry.window_j is not None:
+    if e.gpu.source is None or e.window_s is None or e.gpu.window_j is not None:
         return None
     return "no sample before the window's begin, or none after its end"
 
@@ -116,8 +113,8 @@ def energy_window_short(e: Evidence) -> str | None:
     "A counter that stands still is not read from the device: see the driver's release notes.",
 )
 def energy_counter_static(e: Evidence) -> str | None:
-    still_s = e.telemetry.counter_still_s if e.telemetry else None
-    return f"equal readings over {still_s:.1f} s" if still_s is not None and still_s >= STILL_S else None
+    still_s = e.gpu.counter_still_s or 0
+    return f"equal readings over {still_s:.1f} s" if still_s >= STILL_S else None
 
 
 @warning(
@@ -125,8 +122,8 @@ def energy_counter_static(e: Evidence) -> str | None:
     "The driver was loaded anew or the counter overflowed during the run: switch persistence mode on.",
 )
 def energy_counter_reset(e: Evidence) -> str | None:
-    least_j = e.telemetry.least_counted_j if e.telemetry else None
-    return f"it went back by {-least_j:.1f} J" if least_j is not None and least_j < 0 else None
+    least_j = e.gpu.least_counted_j or 0
+    return f"it went back by {-least_j:.1f} J" if least_j < 0 else None
 
 
 @warning(
@@ -134,10 +131,8 @@ def energy_counter_reset(e: Evidence) -> str | None:
     "One of the two sensors is wrong: compare with a meter at the wall before using either.",
 )
 def energy_disagrees(e: Evidence) -> str | None:
-    if not e.telemetry or not e.telemetry.window_j or e.telemetry.window_integrated_j is None:
-        return None
-    counted_j, integrated_j = e.telemetry.window_j, e.telemetry.window_integrated_j
-    if abs(integrated_j - counted_j) <= DISAGREE * abs(counted_j):
+    counted_j, integrated_j = e.gpu.window_j, e.gpu.window_integrated_j
+    if counted_j is None or integrated_j is None or abs(integrated_j - counted_j) <= DISAGREE * abs(counted_j):
         return None
     return f"counter {counted_j:.0f} J, integrated power {integrated_j:.0f} J"
 
@@ -147,10 +142,10 @@ def energy_disagrees(e: Evidence) -> str | None:
     "No board draws that much for so long: the counter's unit or the limit in provenance.json is wrong.",
 )
 def energy_above_limit(e: Evidence) -> str | None:
-    limit_mw = e.card.get("power_limit_mw")
-    if not e.telemetry or e.telemetry.window_j is None or e.window_s is None or limit_mw is None:
+    limit_mw, window_j = e.card.get("power_limit_mw"), e.gpu.window_j
+    if window_j is None or e.window_s is None or limit_mw is None:
         return None
     most_j = (1 + OVER_LIMIT) * limit_mw / 1e3 * e.window_s
-    if e.telemetry.window_j - (e.telemetry.window_error_j or 0) <= most_j:
+    if window_j - (e.gpu.window_error_j or 0) <= most_j:
         return None
-    return f"{e.telemetry.window_j:.0f} J in {e.window_s:.1f} s; the limit allows {most_j:.0f} J"
+    return f"{window_j:.0f} J in {e.window_s:.1f} s; the limit allows {most_j:.0f} J"

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML file, the same in Markdown, a CSV a table and an SVG a chart.
+"""The report: one self-contained HTML file, the same in Markdown, a CSV a table and an SVG a chart; PROVENANCE.md.
 
 Same database content, same bytes: no clock, no locale, no paths of this machine.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis.db import Table, connect, read_tables
+from analysis.db import PROVENANCE, Table, connect, read_tables
 from analysis.errors import LoadError
 from report import cells, charts
 
@@ -51,6 +51,7 @@ def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
         con.execute("SET VARIABLE price_per_gpu_hour = ?", [price])
         facts = _facts(con)
         sections = [_section(con, table, facts) for table in read_tables(con)]
+        provenance = [_section(con, table, facts) for table in read_tables(con, PROVENANCE)]
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES, encoding="utf-8"),
         undefined=StrictUndefined,
@@ -64,6 +65,8 @@ def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
     for kind in ("html", "md"):
         page = environment.get_template(f"report.{kind}.j2").render(facts=facts, sections=sections)
         files[f"report{facts['suffix']}.{kind}"] = page
+    page = environment.get_template("provenance.md.j2").render(facts=facts, sections=provenance)
+    files[f"PROVENANCE{facts['suffix']}.md"] = page
     files |= {s.csv_file: s.csv for s in sections}
     files |= {s.svg_file: s.svg for s in sections if s.svg}
     return _write(out, files)
@@ -71,7 +74,7 @@ def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
 
 def _write(out: Path, files: dict[str, str]) -> list[Path]:
     try:
-        for pattern in ("report*.html", "report*.md", "csv/*.csv", "charts/*.svg"):
+        for pattern in ("report*.html", "report*.md", "PROVENANCE*.md", "csv/*.csv", "charts/*.svg"):
             for old in out.glob(pattern):
                 old.unlink()
         for name, content in files.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import pynvml
@@ -16,7 +17,7 @@ from analysis.formats.run_record import GpuIdentity
 from runner.errors import PreflightError
 
 MIB = 2**20
-IDLE_S = 3.0
+IDLE_INTERVALS = 30
 _UNSUPPORTED = {
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -139,22 +140,21 @@ class Gpu:
             throttle_reasons=get("CurrentClocksEventReasons"),
         )
 
-    def idle(self, seconds: float = IDLE_S) -> dict[str, Any]:
-        """The GPU over some seconds in which nothing should use it: power by its counter and by its sensor (the mean of
-        the samples), in mW, and the most that was used of it. None: not reported, or the counter did not move."""
-        rows, end_s = [self.sample()], time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            time.sleep(min(seconds, 0.1))
+    def idle(self, intervals: int = IDLE_INTERVALS) -> dict[str, Any]:
+        """The GPU's power, in mW, over a time in which nothing uses it (an interval is 100 ms): by its counter, and its
+        sensor's mean reading. None: not reported, or the counter did not move."""
+        rows = [self.sample()]
+        while len(rows) <= intervals:
+            time.sleep(0.1)
             rows.append(self.sample())
-        first, last = rows[0], rows[-1]
-        counted_mj = 0 if first.energy_mj is None or last.energy_mj is None else last.energy_mj - first.energy_mj
+        seconds = (rows[-1].t_ns - rows[0].t_ns) / 1e9
+        counted = [row.energy_mj for row in rows if row.energy_mj is not None] or [0]
         powers = [row.power_mw for row in rows if row.power_mw is not None]
+        moved = counted[-1] - counted[0]
         return {
-            "seconds": round((last.t_ns - first.t_ns) / 1e9, 3),
-            "counter_mw": round(counted_mj * 1e9 / (last.t_ns - first.t_ns)) if counted_mj > 0 else None,
-            "sensor_mw": round(sum(powers) / len(powers)) if powers else None,
-            "utilisation_max_pct": max((row.gpu_utilisation_pct or 0 for row in rows), default=None),
-            "memory_used_max_mib": max((row.memory_used_mib or 0 for row in rows), default=None),
+            "seconds": round(seconds, 3),
+            "counter_mw": round(moved / seconds) if moved > 0 else None,
+            "sensor_mw": round(fmean(powers)) if powers else None,
         }
 
     def facts(self) -> dict[str, Any]:
