@@ -63,7 +63,7 @@ def read_provenance(results: Path, sitting_id: str) -> dict[str, Any]:
     """provenance.json of a sitting; empty where there is none that can be read."""
     try:
         return dict(json.loads((results / "sittings" / sitting_id / "provenance.json").read_bytes()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 

@@ -87,7 +87,7 @@ def read_campaign(results: Path) -> tuple[str, dict[str, Any]]:
         raise LoadError(
             f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
 
 
@@ -127,7 +127,7 @@ def _with(verdict: Verdict, more: tuple[Reason, ...]) -> Verdict:
 def _read(folder: Path) -> Verdict:
     try:
         return judge_run(folder, read_record(folder))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
         problem = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]

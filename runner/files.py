@@ -64,9 +64,14 @@ def _writing(target: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 def csv_to_parquet(source: Path, target: Path, columns: str, *, numbered: str | None = None) -> None:
     """A CSV file with exactly these columns and types; `#` lines are left out, empty fields become NULL.
 
+    Raises FormatError if it is another or was cut off.
+
     `numbered` adds a first column of that name with the row's number from 0.
     """
     types = dict(column.split() for column in columns.split(", "))
+    data, header = source.read_bytes(), ",".join(types).encode() + b"\n"
+    if not data.startswith(header) or not data.endswith(b"\n"):
+        raise FormatError(f"{source.name} does not begin with its header or was cut off")
     first = f"CAST(row_number() OVER () - 1 AS INTEGER) AS {numbered}, " if numbered else ""
     with _writing(target) as connection:
         rows = connection.read_csv(

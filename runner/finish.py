@@ -101,7 +101,7 @@ def complete(
         absent = ended or "not started, or unreadable"
     failure = failure or parsed.problem
     if failure is None and ended is not None:
-        failure = EngineFailed(f"telemetry ended early: {ended}", "telemetry_lost", "see `nvidia-smi`")
+        failure = EngineFailed(f"telemetry ended early: {ended}", "telemetry_lost")
     record = _record(ctx, measured, parsed, absent)
     if failure is not None:
         message = f"{failure.message} (next: {failure.hint})" if failure.hint else failure.message

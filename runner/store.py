@@ -84,7 +84,7 @@ def read_header(root: Path) -> dict[str, Any]:
         raise StoreError(
             f"{root} is not a results folder: no campaign.json", "check the path, or run a campaign first"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StoreError(
             f"{path} cannot be read: {error}", "restore it from a copy, or use another --results"
         ) from error
