@@ -12,13 +12,15 @@ from typing import Any
 import duckdb
 
 _WIDTH, _LEFT, _RIGHT = 760, 150, 24
+_FRAME_RIGHT = _WIDTH - 270
+_DASHES = ("none", "6 3", "2 3", "10 3 2 3", "1 4")
 _STYLE = (
     "<style>.chart{--ink:#1d2329;--dim:#667079;--line:#d4d9de;--hot:#0b62a8;font:12px system-ui,sans-serif}"
     "@media (prefers-color-scheme:dark){.chart{--ink:#e3e7ea;--dim:#9aa5ae;--line:#3b444c;--hot:#6db6f2}}"
     ".chart text{fill:var(--ink)}.chart .d{fill:var(--dim)}.chart .h{font-weight:600}.chart line{stroke:var(--line)}"
     ".chart .m{stroke:var(--ink);stroke-width:2}.chart .i{stroke:var(--ink);stroke-width:1}"
     ".chart .p{fill:var(--hot);fill-opacity:.65}.chart .o{fill:none;stroke:var(--hot);stroke-width:1.5}"
-    ".chart .c{fill:none;stroke:var(--dim);stroke-width:1.5}</style>"
+    ".chart .c,.chart .l{fill:none;stroke:var(--dim);stroke-width:1.5}.chart .l{stroke:var(--hot)}</style>"
 )
 # name: title, unit, and rows of setup, model, profile (together a panel), arm, points, mean, lo, hi, hollow points
 _DOT_PLOTS = {
@@ -45,14 +47,42 @@ _DOT_PLOTS = {
         " ORDER BY setup, model, arm",
     ),
 }
-_STEPS_TITLE = "Engine steps in the waiting span against KV blocks: every run, and the scheduling model (line)"
-_STEPS_SQL = (
-    "SELECT setup, model, profile, arm, kv_blocks, steps FROM run_figures JOIN runs USING (folder)"
-    " WHERE steps IS NOT NULL AND kv_blocks IS NOT NULL"
-    " UNION ALL SELECT setup, model, profile, NULL, kv_blocks, steps FROM model_steps"
-    " WHERE steps IS NOT NULL AND setup IN (SELECT setup FROM runs)"
-    " ORDER BY setup, model, profile, arm NULLS FIRST, kv_blocks, steps"
-)
+# name: title, names of x and y, and rows of setup, model, profile (together a panel), arm, x, y
+_XY_PLOTS = {
+    "steps": (
+        "Engine steps in the waiting span against KV blocks: every run, and the scheduling model (line)",
+        "KV blocks",
+        "steps",
+        "SELECT setup, model, profile, arm, kv_blocks, steps FROM run_figures JOIN runs USING (folder)"
+        " WHERE steps IS NOT NULL AND kv_blocks IS NOT NULL"
+        " UNION ALL SELECT setup, model, profile, NULL, kv_blocks, steps FROM model_steps"
+        " WHERE steps IS NOT NULL AND setup IN (SELECT setup FROM runs)"
+        " ORDER BY setup, model, profile, arm NULLS FIRST, kv_blocks, steps",
+    ),
+    "break_even": (
+        "Break-even: time saved against eager, less the longer start, after a number of requests",
+        "requests",
+        "s saved",
+        "SELECT setup, model, profile, arm, x, x * saving.mean - extra.mean AS y FROM ("
+        " SELECT *, unnest([0, 2 * coalesce(max(requests) FILTER (isfinite(requests))"
+        " OVER (PARTITION BY setup, model, profile), 500)]) AS x FROM break_evens)"
+        " WHERE saving.mean IS NOT NULL ORDER BY setup, model, profile, arm, x",
+    ),
+    "running": (
+        "Running requests over the window of the first counted block, by step trace",
+        "s",
+        "running",
+        "SELECT setup, model, profile, arm, bin / 50 * seconds(begin_ns, end_ns), sum(running * wait) / sum(wait)"
+        " FROM (SELECT w.*, window_begin_ns AS begin_ns, window_end_ns AS end_ns,"
+        " lead(t_ns) OVER (PARTITION BY folder ORDER BY step) - t_ns AS wait,"
+        " floor(50 * (t_ns - begin_ns) / (end_ns - begin_ns)) AS bin"
+        " FROM window_steps w JOIN runs USING (folder) WHERE concurrency > 1 AND pair_id = (SELECT min(pair_id)"
+        " FROM runs r WHERE r.counted AND (r.setup, r.model, r.profile) = (w.setup, w.model, w.profile)))"
+        " WHERE wait > 0 AND bin < 50 AND running IS NOT NULL"
+        " GROUP BY setup, model, profile, arm, bin, begin_ns, end_ns"
+        " ORDER BY setup, model, profile, arm, bin",
+    ),
+}
 Panels = Sequence[tuple[str, Sequence[tuple[Any, ...]]]]  # title and rows
 
 
@@ -71,14 +101,15 @@ class Row:
 def draw(con: duckdb.DuckDBPyConnection, name: str, mark: str, single: bool) -> str | None:
     """The chart `name` of a table, or None if there is nothing to draw. `mark` goes before the title; `single`: the
     report has one setup, which need not be named."""
-    title, unit, sql = _DOT_PLOTS.get(name, (_STEPS_TITLE, "", _STEPS_SQL))
+    *texts, sql = _DOT_PLOTS[name] if name in _DOT_PLOTS else _XY_PLOTS[name]
     panels = [
         (" · ".join(part for part in (model, profile, None if single else setup) if part), [row[3:] for row in rows])
         for (setup, model, profile), rows in groupby(con.execute(sql).fetchall(), key=lambda row: row[:3])
     ]
     if not panels:
         return None
-    return dot_plot(mark + title, panels, unit) if unit else scatter(mark + title, panels, "KV blocks", "steps")
+    plot = dot_plot if name in _DOT_PLOTS else scatter if name == "steps" else lines
+    return plot(mark + texts[0], panels, *texts[1:])
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -152,23 +183,54 @@ def dot_plot(title: str, panels: Panels, unit: str) -> str:
     return _svg(title, body, y + 4)
 
 
+def _frame(
+    name: str, points: Sequence[tuple[Any, ...]], top: float, x_name: str, y_name: str
+) -> tuple[list[str], Callable[[float], float], Callable[[float], float]]:
+    """Heading, grid and axes of a panel of (label, x, y), and its scales."""
+    left, right, begin, end = 60, _FRAME_RIGHT, top + 28, top + 188
+    x, x_marks = _scale([p[1] for p in points], left, right)
+    y, y_marks = _scale([p[2] for p in points], end, begin)
+    body = [_text(0, top + 16, f"{name}: {y_name} against {x_name}", "d")]
+    for mark in x_marks:
+        body.append(_line(x(mark), begin, x(mark), end))
+        body.append(_text(x(mark), end + 14, f"{mark:g}", "d", "middle"))
+    for mark in y_marks:
+        body.append(_line(left, y(mark), right, y(mark), "i" if mark == 0 else ""))
+        body.append(_text(left - 6, y(mark) + 4, f"{mark:g}", "d", "end"))
+    body.append(_text((left + right) / 2, end + 30, x_name, "d", "middle"))
+    return body, x, y
+
+
+def lines(title: str, panels: Panels, x_name: str, y_name: str) -> str:
+    """A panel a cell, a line a label: told apart by dashes, named at its end in order of height."""
+    body, top = [_text(0, 14, title, "h")], 24.0
+    for name, points in panels:
+        frame, x, y = _frame(name, points, top, x_name, y_name)
+        body += frame
+        series = [(label, list(group)) for label, group in groupby(points, key=lambda point: point[0])]
+        free = top + 28
+        for label, group in sorted(series, key=lambda item: -item[1][-1][2]):
+            dashes = _DASHES[[name for name, _ in series].index(label) % len(_DASHES)]
+            path = " ".join(f"{x(px):.1f},{y(py):.1f}" for _, px, py in group)
+            body.append(f'<polyline points="{path}" class="l" stroke-dasharray="{dashes}"/>')
+            free = max(free + 13, y(group[-1][2]) + 4)
+            body.append(
+                f'<polyline points="{_FRAME_RIGHT + 8},{free - 4:.1f} {_FRAME_RIGHT + 38},{free - 4:.1f}"'
+                f' class="l" stroke-dasharray="{dashes}"/>'
+            )
+            body.append(_text(_FRAME_RIGHT + 44, free, label))
+        top = max(top + 224, free + 10)
+    return _svg(title, body, top + 4)
+
+
 def scatter(title: str, panels: Panels, x_name: str, y_name: str) -> str:
     """A panel a cell; points are (label, x, y), each place labelled once with all that lie there. Points
     without a label are joined to a line."""
-    body = [_text(0, 14, title, "h")]
-    top, left, right = 24.0, 60, _WIDTH - 270
+    body, top, right = [_text(0, 14, title, "h")], 24.0, _FRAME_RIGHT
     for name, points in panels:
+        frame, x, y = _frame(name, points, top, x_name, y_name)
+        body += frame
         begin, end = top + 28, top + 188
-        x, x_marks = _scale([p[1] for p in points], left, right)
-        y, y_marks = _scale([p[2] for p in points], end, begin)
-        body.append(_text(0, top + 16, f"{name}: {y_name} against {x_name}", "d"))
-        for mark in x_marks:
-            body.append(_line(x(mark), begin, x(mark), end))
-            body.append(_text(x(mark), end + 14, f"{mark:g}", "d", "middle"))
-        for mark in y_marks:
-            body.append(_line(left, y(mark), right, y(mark)))
-            body.append(_text(left - 6, y(mark) + 4, f"{mark:g}", "d", "end"))
-        body.append(_text((left + right) / 2, end + 30, x_name, "d", "middle"))
         line = " ".join(f"{x(px):.1f},{y(py):.1f}" for label, px, py in points if label is None)
         body.append(f'<polyline points="{line}" class="c"/>')
         places: dict[tuple[float, float], dict[str, None]] = {}

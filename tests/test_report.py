@@ -46,7 +46,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Page(HTMLParser):
     """Collects tags left open, headings, addresses."""
 
-    VOID = ("meta", "link", "br", "hr", "img", "circle", "line")
+    VOID = ("meta", "link", "br", "hr", "img", "circle", "line", "polyline")
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -98,7 +98,8 @@ def test_each_table_has_sql_row_count_and_csv(out: Path) -> None:
 
 def test_charts_stand_beside_their_tables_and_are_xml(out: Path) -> None:
     html, md = (out / "report.html").read_text(), (out / "report.md").read_text()
-    assert sorted(p.stem for p in (out / "charts").glob("*.svg")) == ["cold_start", "effects", "steps", "throughput"]
+    names = ["break_even", "cold_start", "effects", "running", "steps", "throughput"]
+    assert sorted(p.stem for p in (out / "charts").glob("*.svg")) == names
     for path in (out / "charts").glob("*.svg"):
         ElementTree.fromstring(path.read_text())
         assert path.read_text() in html

@@ -13,7 +13,7 @@ answers AS (
            || coalesce(' Requests until that is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', ''), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
-    SELECT t.setup, 3, 'What can make graphs lose?', 'The KV pool: vLLM takes the memory of graphs out of it (' || string_agg(t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ' ORDER BY t.cell) || '). The smaller pool alone changes throughput by: ' || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell)
+    SELECT t.setup, 3, 'What can make graphs lose?', 'The KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). The smaller pool alone changes throughput by: ' || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell)
            || '. At equal KV graphs against eager: ' || string_agg(e.cell || ' ' || e.change, '; ' ORDER BY t.cell) || '.'
     FROM cells t JOIN cells e ON (e.setup, e.cell, e.metric, e.arm_a, e.arm_b) = (t.setup, t.cell, 'output_tok_s', 'graphs_kv_matched', 'eager') JOIN pools p ON (p.setup, p.model) = (t.setup, t.model)
     WHERE t.metric = 'output_tok_s' AND t.arm_a = 'graphs' AND t.arm_b = 'graphs_kv_matched' GROUP BY t.setup

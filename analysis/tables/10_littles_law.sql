@@ -1,5 +1,6 @@
 -- title: Little's law
 -- note: Requests at a time, averaged over the window. In flight by requests: sum of latencies over the window, which a closed loop holds just below its concurrency. In decode by requests: sum of (latency - TTFT) over the window, the same as tokens/s × TPOT × (output - 1)/output. By steps: the trace's running and waiting, weighted by the time until the next step; running includes requests in prefill, so it is the larger; what is in flight but not in the engine is with the client and the API server.
+-- chart: running
 -- empty: No run counts yet.
 WITH q AS (
     SELECT folder, sum(latency_s) / any_value(seconds(window_begin_ns, window_end_ns)) AS in_flight, sum(latency_s - ttft_s) / any_value(seconds(window_begin_ns, window_end_ns)) AS in_decode
