@@ -132,7 +132,7 @@ def energy_counter_reset(e: Evidence) -> str | None:
 )
 def energy_disagrees(e: Evidence) -> str | None:
     counted_j, integrated_j = e.gpu.window_j, e.gpu.window_integrated_j
-    if counted_j is None or integrated_j is None or abs(integrated_j - counted_j) <= DISAGREE * abs(counted_j):
+    if not counted_j or integrated_j is None or abs(integrated_j - counted_j) <= DISAGREE * abs(counted_j):
         return None
     return f"counter {counted_j:.0f} J, integrated power {integrated_j:.0f} J"
 
