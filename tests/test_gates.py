@@ -399,6 +399,13 @@ def test_none_fires_at_the_edge_of_a_rule(way: int) -> None:
     assert codes(JUST_RIGHT[way](gpu_run())) == []
 
 
+@pytest.mark.parametrize(
+    ("pct", "code"), [(0.1, "gpu_slowed_briefly"), (1.0, "gpu_slowed_briefly"), (1.1, "gpu_slowed")]
+)
+def test_slowed_clocks_have_one_reason(pct: float, code: str) -> None:
+    assert codes(telemetry(gpu_run(), slowed_pct=pct)) == [code]
+
+
 def test_a_window_of_five_seconds_has_energy() -> None:
     assert "energy_window_short" not in codes(short_window(gpu_run(), 5.0))
 
