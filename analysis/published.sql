@@ -96,7 +96,7 @@ CREATE VIEW claims AS
 WITH setups AS (SELECT setup, any_value(gpu_name) AS gpu_name, any_value(weights) AS has_weights, bool_or(simulated) AS simulated FROM runs WHERE counted AND kind = 'run' GROUP BY setup),
 needed AS (SELECT id, coalesce(min_n, 3) AS needs_n, unnest(cells) AS cell, coalesce(arms, ['graphs', 'eager']) AS arms FROM claim_list),
 missing AS (
-    SELECT setup, id, string_agg(needs_n || ' runs of ' || cell || ' with ' || without || '; there are ' || has, ', ' ORDER BY cell) AS lacks
+    SELECT setup, id, any_value(needs_n) || ' runs with ' || max(without) || ' of ' || string_agg(cell || ' (there are ' || has || ')', ', ' ORDER BY cell) AS lacks
     FROM (
         SELECT s.setup, id, needed.cell, needs_n, min(coalesce(has, 0)) AS has, string_agg(need.arm, ' and ' ORDER BY need.arm DESC) AS without
         FROM setups s CROSS JOIN needed CROSS JOIN unnest(arms) AS need(arm)

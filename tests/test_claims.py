@@ -77,8 +77,8 @@ def test_verdicts(database: Path) -> None:
     assert found["no_preemption_32b_sustained"][0] == "not reproduced"
     assert found["throughput_size_7b_sustained"][:2] == ("not testable", "a figure of the card H100")
     assert "trained weights" in found["energy_sign_32b"][1]
-    assert found["no_drift"][1].startswith("needs 5 runs of 32b.sporadic with graphs and eager; there are 3")
-    assert found["padding_is_the_loss"][1].endswith("there are 0")
+    assert found["no_drift"][1].startswith("needs 5 runs with graphs and eager of 32b.sporadic (there are 3), ")
+    assert found["padding_is_the_loss"][1].endswith("(there are 0)")
 
 
 def test_an_interval_that_holds_the_bound_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
