@@ -200,6 +200,13 @@ def drawing(e: Evidence, watts: float) -> Evidence:
     return telemetry(e, window_j=joules, window_integrated_j=joules)
 
 
+def lasting(e: Evidence, longer_s: float, **scalars: Any) -> Evidence:
+    """The client's duration beyond its requests, with the throughput that follows."""
+    assert e.bench is not None
+    duration = e.bench.duration_s + longer_s
+    return bench(e, duration=duration, output_throughput=64_000 / duration, **scalars)
+
+
 def later_steps(e: Evidence, seconds: float) -> Evidence:
     assert e.steps is not None
     return steps(e, rows=tuple(replace(row, t_ns=row.t_ns + round(seconds * NS)) for row in e.steps.rows))
@@ -277,6 +284,8 @@ BROKEN: dict[str, list[Break]] = {
     "duration_mismatch": [
         lambda e: bench(e, duration=90.0),
         lambda e: bench(e, duration=0.0),
+        lambda e: lasting(e, 8.0, request_rate="inf"),
+        lambda e: lasting(e, 12.0, request_rate=1.0),
         lambda e: bench(e, {"start_s": 1.0}),
     ],
     "files_disagree": [
@@ -375,6 +384,8 @@ JUST_RIGHT: list[Break] = [
     lambda e: telemetry(e, window_integrated_j=66913.5 * 0.951),
     lambda e: drawing(e, 715.1),  # 2% above the limit, and the reading's error
     lambda e: bench(e, output_throughput=e.bench.scalars["output_throughput"] * 1.0005),  # type: ignore[union-attr]
+    lambda e: bench(e, {"itl_us": (0, 20_000)}),  # several tokens in one chunk
+    lambda e: lasting(e, 8.0, request_rate=1.0),  # the first request of a slow load may come late
     lambda e: changed(e, gpu_processes_before=None, idle_gpu_memory_mib=None),
     lambda e: changed(replace(e, telemetry=None), gpu=None),
 ]
