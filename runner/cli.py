@@ -177,6 +177,7 @@ def run(
         host = replace(host, containers=open_containers(config.engine.image or ""))
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host.check(config, {block.model for block in plan.blocks})
+    host.compile_bytecode(config)
     device = None if no_gpu or simulated else open_gpu(gpu)
     if simulated:
         click.echo(

@@ -120,6 +120,12 @@ class EngineHost:
                 "see above; check the network, HF_TOKEN and the disk, then fetch again: it goes on",
             )
 
+    def compile_bytecode(self, config: Config) -> None:
+        """So that no measured start of a container pays for it; takes minutes the first time, nothing later."""
+        if self.containers and self.kind == "vllm":
+            environment = self.environment(config, marker="bytecode")[1]
+            self.containers.compile_bytecode(self._python(True), environment, self.cache)
+
     def ask_engine(self, config: Config) -> dict[str, Any]:
         """Versions and packages in the engine's environment. Raises PreflightError when its Python does not answer."""
         argv, (environment, own) = [self._python(True), "-c", _QUESTION], self.environment(config, marker="check")
@@ -213,6 +219,8 @@ class EngineHost:
             "SPT_NOENV": "1",
             MARKER_VARIABLE: marker,
         }
+        if self.containers:
+            added["PYTHONPYCACHEPREFIX"] = str(cache / "bytecode")
         if gpu_index is not None and self.containers:  # a container has the one GPU that it was given
             gpu_index = 0
         if gpu_index is not None:  # by NVML's index: vLLM 0.23.0 reads a UUID here as a number and fails

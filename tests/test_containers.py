@@ -183,6 +183,16 @@ def test_a_container_made_by_a_call_that_timed_out_is_removed(tmp_path: Path) ->
     assert [c["Id"] for c in client.made] == ["other"]
 
 
+def test_byte_code_is_compiled_once_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(Containers, "ask", lambda _, argv, *more, **options: asked.append((argv[0], more, options)))
+    for _ in range(2):
+        engine(FakeDocker(), None).compile_bytecode("python3", {"PYTHONPYCACHEPREFIX": "x"}, tmp_path)
+    ((python, _, options),) = asked
+    assert python == "python3"
+    assert options["mounts"][0]["Target"] == str(tmp_path)
+
+
 def test_containers_that_cannot_be_removed_end_the_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeDocker()
     client.made.append({"Id": "x", "Names": ["/x"], "Labels": {LABEL: "store:run"}})
