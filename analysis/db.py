@@ -43,7 +43,7 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
         raise LoadError(f"{database}: no such database", "run `campaign load` first, or name one with --database")
     try:
         con = duckdb.connect(str(database), read_only=read_only)
-        con.execute("SET threads = 1; SET preserve_insertion_order = true")
+        con.execute("SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = false")
     except duckdb.Error as error:
         raise LoadError(f"{database} cannot be opened as a database: {error}", "load into another path") from error
     return con

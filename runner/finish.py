@@ -14,7 +14,7 @@ from analysis.formats.errors import FormatError
 from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline, TraceEnd
 from analysis.formats.server_log import ServerLog, parse_server_log
-from analysis.formats.steps import StepTrace, parse_steps
+from analysis.formats.steps import HEADER, StepTrace, parse_steps
 from analysis.validate import judge_run
 from runner.context import Measured, RunContext
 from runner.errors import EngineFailed
@@ -79,7 +79,7 @@ def write_steps(trace: StepTrace, source: Path) -> None:
     """steps.parquet in place of the plug-in's file; of a trace that was cut off, its whole lines."""
     if not trace.complete:
         text = source.read_text(errors="replace")
-        source.write_text("\n".join(text.split("\n")[: len(trace.rows) + 1]) + "\n")
+        source.write_text("\n".join([HEADER, *text.split("\n")[1 : len(trace.rows) + 1], ""]))
     csv_to_parquet(source, source.with_name("steps.parquet"), STEPS, numbered="step")
     source.unlink()
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from analysis.validate import judge_results, validate
 from runner.config import parse_config
 from runner.errors import ConfigError, StoreError
 from runner.files import TELEMETRY, csv_to_parquet
+from runner.finish import write_steps
 from runner.store import read_header, read_records
 from tests import make_store, recorded
 
@@ -200,6 +202,17 @@ def test_telemetry_of_anything_is_read_or_refused(tmp_path_factory: pytest.TempP
 def test_a_step_trace_cut_off_anywhere_is_never_complete(cut: int) -> None:
     text = recorded.steps_csv(recorded.CPU)
     assert not parse_steps(text[: cut % len(text)]).complete
+
+
+@settings(own_folder, max_examples=30)
+@given(cut=st.integers(0, 200) | st.integers(0, 100_000))
+def test_the_whole_rows_of_a_cut_off_step_trace_are_kept(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    folder, text = tmp_path_factory.mktemp("s"), recorded.steps_csv(recorded.CPU)
+    (folder / "steps.csv").write_text(text[: cut % len(text)])
+    trace = parse_steps(text[: cut % len(text)])
+    write_steps(trace, folder / "steps.csv")
+    ((rows,),) = duckdb.sql(f"SELECT count(*) FROM '{folder}/steps.parquet'").fetchall()
+    assert rows == len(trace.rows)
 
 
 @given(cut=st.integers(0, 100_000))
