@@ -129,7 +129,7 @@ def test_options_of_the_readme_table_exist() -> None:
 
 
 def test_paths_named_in_readme_exist() -> None:
-    for path in re.findall(r"\]\(([^)]+)\)", README) + re.findall(
+    for path in re.findall(r"\]\((?!https://)([^)]+)\)", README) + re.findall(
         r"\b(?:tools|requirements|docs)/[\w/.-]+\w", README
     ):
         assert (ROOT / path).exists(), path

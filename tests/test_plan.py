@@ -278,7 +278,7 @@ def test_printed_plan_has_every_run_in_order_and_totals() -> None:
 def test_printed_plan_says_what_is_simulated_and_what_is_assumed() -> None:
     demo = load_config(ROOT / "examples/demo.toml")
     assert "SIMULATED" in render_plan(build_plan(demo, BOTH), demo)
-    vague = parse_config(CONFIG.text.replace("sporadic = 40, sustained = 20", "sporadic = 40"), CONFIG.path)
+    vague = parse_config(CONFIG.text.replace("sporadic = 95, sustained = 26", "sporadic = 95"), CONFIG.path)
     text = render_plan(build_plan(vague, BOTH), vague)
     assert "120 s of load assumed, window_s says nothing: 7b.sustained" in text
 
