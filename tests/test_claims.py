@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from runner.cli import main
 from tests import make_store
 
 ANALYSIS = Path(analysis.claims.__file__).parent
+CONFIG = ANALYSIS.parent / "campaign.toml"
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +183,23 @@ def test_equal_work_and_littles_law(recorded: dict[str, Table]) -> None:
 def test_unstable_figures_name_the_next_step(recorded: dict[str, Table]) -> None:
     (row,) = records(recorded["stability"], arm="graphs", figure="output_tok_s")
     assert row["note"] == "may be unstable: one block: no interval"
-    assert "campaign run --blocks '32b.sustained.*'" in row["next_step"]
+    assert "campaign run --suite published --blocks '32b.sustained.*'" in row["next_step"]
+
+
+def test_the_next_step_of_an_unstable_figure_runs_its_arm(recorded: dict[str, Table]) -> None:
+    rows = [r for r in records(recorded["stability"]) if "campaign run" in r["next_step"]]
+    assert {"graphs", "graphs_kv_matched"} <= {r["arm"] for r in rows}
+    for row in rows:
+        arguments = shlex.split(row["next_step"].partition("campaign run ")[2])
+        planned = CliRunner().invoke(main, ["plan", "--config", str(CONFIG), *arguments])
+        assert planned.exit_code == 0, planned.output
+        assert f"{row['model']}.{row['arm']}." in planned.output
+
+
+def test_one_block_has_no_p(recorded: dict[str, Table]) -> None:
+    alone = records(recorded["effects"]) + records(recorded["throughput"])
+    assert len(alone) > 5
+    assert {r["p"] for r in alone} <= {"", "not measured"}
 
 
 def test_answer_in_words(recorded: dict[str, Table]) -> None:
@@ -189,6 +207,13 @@ def test_answer_in_words(recorded: dict[str, Table]) -> None:
     assert "32b sustained +12.8% (n = 1)" in answers["What does --enforce-eager cost?"]
     assert "-4.7% (n = 1)" in answers["What can make graphs lose?"]
     assert answers["Is it padding to captured sizes?"].startswith("Not measured")
+    assert "not resolved (n = 1), graphs less eager" in answers["What does it buy?"]
+    lose = answers["What can make graphs lose?"]
+    assert "graphs did not lose in what was measured" in lose
+    assert "net of the change in padding" in lose and "alone" not in lose
+    assert "open until graphs_unpadded is measured" in lose
+    assert "32b sustained not resolved (n = 1), measured ratio 1.128" in answers["What to set?"]
+    assert "--max-cudagraph-capture-size" not in answers["What to set?"]
 
 
 def test_price(database: Path, tmp_path: Path) -> None:

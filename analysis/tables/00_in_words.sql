@@ -1,29 +1,53 @@
 -- title: The answer in words
--- note: Written by SQL from the tables below. Changes are graphs against eager, paired by block, with their 95% interval; one block has none.
+-- note: Written by SQL from the tables below. Changes are graphs against eager, paired by block, with their 95% interval; one block has none. Not resolved: the interval holds no change, or there are fewer than three blocks.
 -- empty: Needs blocks with graphs and eager.
 -- part: The answer
-WITH r AS (SELECT setup, model, profile, metric, arm_a, arm_b, verdict, change_text(ratio) AS change, ratio, difference FROM effects),
-cells AS (SELECT *, model || ' ' || profile AS cell FROM r WHERE profile <> '(all)'),
+WITH e AS (
+    SELECT *, model || ' ' || profile AS cell, CASE WHEN n >= 3 AND verdict <> 'not resolved' THEN verdict ELSE 'not resolved' END AS is_
+    FROM effects WHERE ratio IS NOT NULL
+), r AS (
+    SELECT *, change_text(ratio) || CASE is_ WHEN 'not resolved' THEN ', not resolved' ELSE '' END AS change,
+           CASE is_ WHEN 'not resolved' THEN cell || ' not resolved (n = ' || n || '), measured ratio ' || format('{:.3f}', ratio.mean) ELSE cell || ' ' || is_ || ', ratio ' || estimate_text(f3(ratio)) END AS told
+    FROM e
+),
+cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
+totals AS (SELECT * FROM cells WHERE arm_a = 'graphs' AND arm_b = 'eager'),
+unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
+trimmed AS (SELECT *, is_ <> 'lower' AND (n >= 3 OR ratio.mean >= 1) AS advised FROM cells WHERE arm_a = 'graphs_trimmed' AND arm_b = 'graphs'),
+padding AS (SELECT setup, model, profile, arm, format('{:.1f}% (n = {})', 100 * estimate.mean, estimate.n) AS pct FROM estimates WHERE metric = 'padded_share_full' AND estimate.mean IS NOT NULL),
 pools AS (SELECT setup, model, round(avg(kv_blocks) FILTER (arm = 'graphs')) AS graphs, round(avg(kv_blocks) FILTER (arm = 'eager')) AS eager FROM run_figures JOIN runs USING (folder, kv_tokens, max_concurrency) GROUP BY ALL),
 answers AS (
-    SELECT setup, 1 AS n, 'What does --enforce-eager cost?' AS question, 'Output tokens/s with graphs and torch.compile against eager: ' || string_agg(cell || ' ' || change, '; ' ORDER BY model, profile) || '.' AS answer
-    FROM cells WHERE metric = 'output_tok_s' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
+    SELECT setup, 1 AS n, 'What does --enforce-eager cost?' AS question, 'Output tokens/s with graphs and torch.compile against eager: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' AS answer
+    FROM totals GROUP BY setup
     UNION ALL
-    SELECT setup, 2, 'What does it buy?', 'A warm start is shorter: ' || string_agg(model || ' by ' || replace(estimate_text(difference), ' (n', ' s (n'), '; ' ORDER BY model) || '.'
-           || coalesce(' Requests until that is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', ''), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
+    SELECT setup, 2, 'What does it buy?', 'A warm start with eager: '
+           || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n')
+                ELSE ' shorter or longer, not resolved (n = ' || n || '), graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') END, '; ' ORDER BY model) || '.'
+           || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
+                || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
-    SELECT t.setup, 3, 'What can make graphs lose?', 'The KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). The smaller pool alone changes throughput by: ' || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell)
-           || '. At equal KV graphs against eager: ' || string_agg(e.cell || ' ' || e.change, '; ' ORDER BY t.cell) || '.'
-    FROM cells t JOIN cells e ON (e.setup, e.cell, e.metric, e.arm_a, e.arm_b) = (t.setup, t.cell, 'output_tok_s', 'graphs_kv_matched', 'eager') JOIN pools p ON (p.setup, p.model) = (t.setup, t.model)
-    WHERE t.metric = 'output_tok_s' AND t.arm_a = 'graphs' AND t.arm_b = 'graphs_kv_matched' GROUP BY t.setup
+    SELECT t.setup, 3, 'What can make graphs lose?', string_agg(g.cell || CASE WHEN g.is_ = 'lower' THEN ': graphs lost, ' WHEN g.is_ = 'higher' THEN ': graphs did not lose, ' WHEN g.ratio.mean >= 1 THEN ': graphs did not lose in what was measured, ' ELSE ': graphs were slower in what was measured, ' END || g.change, '; ' ORDER BY t.cell)
+           || '. What works against them is the KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). With the smaller pool, net of the change in padding that comes with it, throughput changes by: '
+           || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell) || '.' || coalesce(' Padding of FULL steps while requests wait, the smaller pool against eager''s: ' || string_agg(t.cell || ' ' || own.pct || ' against ' || matched.pct, '; ' ORDER BY t.cell) || '.', '')
+           || ' At equal KV graphs against eager: ' || string_agg(e.cell || ' ' || e.change, '; ' ORDER BY t.cell) || '.'
+           || CASE WHEN count(u.cell) < count(*) THEN ' Pool and padding are not separated' || CASE WHEN count(u.cell) > 0 THEN ' in every cell' ELSE '' END || ': open until graphs_unpadded is measured.' ELSE '' END
+    FROM cells t JOIN cells e ON (e.setup, e.cell, e.arm_a, e.arm_b) = (t.setup, t.cell, 'graphs_kv_matched', 'eager') JOIN pools p ON (p.setup, p.model) = (t.setup, t.model)
+    JOIN totals g ON (g.setup, g.cell) = (t.setup, t.cell) LEFT JOIN unpadded u ON (u.setup, u.cell) = (t.setup, t.cell)
+    LEFT JOIN padding own ON (own.setup, own.model, own.profile, own.arm) = (t.setup, t.model, t.profile, 'graphs') LEFT JOIN padding matched ON (matched.setup, matched.model, matched.profile, matched.arm) = (t.setup, t.model, t.profile, 'graphs_kv_matched')
+    WHERE t.arm_a = 'graphs' AND t.arm_b = 'graphs_kv_matched' GROUP BY t.setup
     UNION ALL
-    SELECT s.setup, 4, 'Is it padding to captured sizes?', coalesce((SELECT 'Without padding, all else equal, throughput changes by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM cells c WHERE c.setup = s.setup AND metric = 'output_tok_s' AND arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
+    SELECT s.setup, 4, 'Is it padding to captured sizes?', coalesce((SELECT 'Without padding, all else equal, throughput changes by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM unpadded c WHERE c.setup = s.setup),
            'Not measured: needs the arm graphs_unpadded (suite mechanism).')
     FROM (SELECT DISTINCT setup FROM cells) s
     UNION ALL
-    SELECT s.setup, 5, 'What to set?', coalesce((SELECT 'Keep graphs and capture no more sizes than the concurrency needs (--max-cudagraph-capture-size); against graphs as they come that changes throughput by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM cells c WHERE c.setup = s.setup AND metric = 'output_tok_s' AND arm_a = 'graphs_trimmed' AND arm_b = 'graphs'),
-           'Not measured: needs the arm graphs_trimmed (suite mechanism).')
+    SELECT s.setup, 5, 'What to set?', concat_ws(' ',
+           (SELECT 'Graphs, where they are higher than eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'higher'),
+           (SELECT '--enforce-eager, where graphs are lower: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'lower'),
+           (SELECT 'No advice yet between graphs and eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'not resolved'),
+           (SELECT 'With graphs, capture no more sizes than the concurrency needs (--max-cudagraph-capture-size), where that is not lower than graphs as they come: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND advised),
+           (SELECT 'No advice to trim the captured sizes: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND NOT advised),
+           CASE WHEN s.setup NOT IN (SELECT setup FROM trimmed) THEN 'Trimmed captures are not measured: needs the arm graphs_trimmed (suite mechanism).' END)
     FROM (SELECT DISTINCT setup FROM cells) s
 )
 SELECT setup, question, answer FROM answers ORDER BY setup, n;

@@ -9,10 +9,11 @@ WITH e AS (
         CASE WHEN n > 1 AND verdict = 'not resolved' THEN 'not resolved: the interval holds 1' END], lambda x: x IS NOT NULL) AS why FROM e
 )
 SELECT setup, model, profile, metric AS figure, arm_a AS arm, f3(ratio) AS ratio_to_eager, 'may be unstable: ' || array_to_string(why, '; ') AS note,
-       CASE WHEN n < 5 THEN 'complete the repetitions: campaign run --blocks ''' || model || CASE profile WHEN '(all)' THEN '' ELSE '.' || profile END || '.*'''
+       CASE WHEN n < 5 THEN 'complete the repetitions: campaign run --suite ' || CASE WHEN arm_a = 'graphs_kv_matched' AND engine = 'vllm' AND model = '32b' AND profile IN ('sustained', '(all)') THEN 'kv_tax'
+                WHEN arm_a = 'graphs' AND profile IN ('sustained', 'sporadic', '(all)') THEN 'published' ELSE 'mechanism' END || ' --blocks ''' || model || CASE profile WHEN '(all)' THEN '' ELSE '.' || profile END || '.*'''
             WHEN verdict = 'not resolved' AND width <= 0.04 THEN 'none: smaller than this campaign resolves'
             ELSE 'see drift, order and sittings for a cause; else raise repetitions in campaign.toml' END AS next_step
-FROM notes WHERE why <> []
+FROM notes, (SELECT any_value(configuration ->> '$.engine.kind') AS engine FROM campaign) WHERE why <> []
 UNION ALL
 SELECT setup, 'all', 'all', 'all', 'all', NULL, count(*) || ' effects with an interval, ' || count(*) FILTER (verdict <> 'not resolved') || ' of them resolved; about ' || round(count(*) * 0.05) || ' would be if nothing differed', 'read the effects that were named before measuring: throughput and start of graphs against eager'
 FROM effects WHERE n > 1 AND ratio IS NOT NULL AND arm_a < arm_b AND metric IN ('output_tok_s', 'tpot_ms', 'ttft_ms', 'start_s', 'first_token_s', 'steps', 'mean_running', 'tok_per_j', 'mean_power_w') GROUP BY setup
