@@ -151,6 +151,45 @@ def test_arms_on_different_cards_are_never_pooled(tmp_path: Path) -> None:
     assert all("(n = 1)" in r["output_tok_s"] for r in rows)
 
 
+@pytest.mark.parametrize(
+    ("uuid", "machine", "beside"),
+    [
+        ("GPU-2", "boot-1", True),
+        ("GPU-2", "boot-2", False),  # the clocks of two machines do not compare
+        (make_store.H200.uuid, "boot-1", False),  # not a neighbour but the same place
+    ],
+)
+def test_runs_beside_each_other_are_named(tmp_path: Path, uuid: str, machine: str, beside: bool) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    other = make_store.H200.model_copy(update={"uuid": uuid, "index": 1})
+    # alive 100 s to 211.5 s, and 50 s to 170 s
+    for model, gpu, where, begin, window in (
+        ("7b", make_store.H200, "boot-1", 100.0, (150.0, 209.5)),
+        ("32b", other, machine, 50.0, (100.0, 168.0)),
+    ):
+        times = make_store.timeline(begin, 20, window)
+        record = make_store.make_record(
+            "eager", "sustained", 1, times, model=model, arms=("eager",), gpu=gpu, machine_id=where
+        )
+        make_store.write_run(root, record)
+    cut_off = make_store.Timeline(run_begin_ns=160 * 10**9, exec_ns=161 * 10**9, exited_ns=180 * 10**9)
+    third = other if uuid == make_store.H200.uuid else other.model_copy(update={"uuid": "GPU-3"})
+    prime = make_store.make_record("eager", None, None, cut_off, model="32b", gpu=third, machine_id=machine)
+    make_store.write_run(root, prime.model_copy(update={"status": "failed"}))
+    load(root, tmp_path / "d.duckdb")
+    found = tables(tmp_path / "d.duckdb")
+    run = find(found["runs"], folder="7b.eager.sustained.r1.p1a1")
+    shown = [r for r in records(found["deviations"]) if r["subject"] == "neighbours"]
+    if not beside:
+        assert (run["window_shared_s"], run["beside"], shown) == ("0.0", "", [])
+        return
+    # beside the run to its end at 170 s, beside the prime from 160 s to 180 s: 30 s of the window, not 40 s
+    assert run["window_shared_s"] == "30.0"
+    assert run["beside"] == "32b.eager.sustained.r1.p1a1 (70.0 s), 32b.eager.prime.p1a1 (20.0 s)"
+    assert find(found["runs"], folder="32b.eager.prime.p1a1")["window_shared_s"] == ""
+    assert [r["here"].split(" counted")[0] for r in shown] == ["2 of 2"]
+
+
 def test_broken_sql_names_its_file(recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "99_broken.sql").write_text("-- title: Broken\nSELECT nothing FROM nowhere;\n")
     with connect(recorded) as con, pytest.raises(LoadError, match=r"99_broken\.sql"):

@@ -11,6 +11,7 @@ r AS (
 ), blocks AS (SELECT min(n) AS fewest, max(n) AS most FROM (SELECT count(DISTINCT pair_id) AS n FROM runs WHERE counted AND kind = 'run' GROUP BY setup, model, profile)),
 traced AS (SELECT count(DISTINCT folder) AS n FROM window_steps), metered AS (SELECT count(*) AS n FROM run_figures WHERE window_j IS NOT NULL),
 study AS (SELECT arm, text FROM published WHERE metric = 'setup'),
+beside AS (SELECT count(*) AS total, count(*) FILTER (folder IN (SELECT folder FROM neighbours)) AS n FROM runs WHERE counted AND kind = 'run'),
 lines AS (
     SELECT unnest([
     {n: 1, subject: 'card', study: (SELECT text FROM study WHERE arm = 'card'), here: cards, consequence: 'Times and power belong to a card. Memory, scheduling and steps carry over at equal KV blocks.'},
@@ -33,8 +34,9 @@ lines AS (
     {n: 18, subject: 'prompts', study: 'one fixed set', here: 'one set a repetition (' || seeds || ' here), the same for every arm of a block', consequence: 'Effects are not of one set of prompts.'},
     {n: 19, subject: 'repetitions', study: (SELECT text FROM study WHERE arm = 'repetitions'), here: CASE WHEN fewest = most THEN fewest::VARCHAR ELSE fewest || ' to ' || most END, consequence: 'Fewer than five: wide intervals, or none.'},
     {n: 20, subject: 'energy', study: (SELECT text FROM study WHERE arm = 'energy'), here: CASE WHEN metered.n > 0 THEN 'counter over the load''s own window, in ' || metered.n || ' runs of this campaign' END, consequence: 'The energy of the load itself.'},
-    {n: 21, subject: 'batching layer', study: 'not watched (announced as next step)', here: CASE WHEN traced.n > 0 THEN 'every engine step recorded, in ' || traced.n || ' runs' END, consequence: 'Steps, padding and preemptions are counted.'}
-    ], recursive := true) FROM c, r, blocks, traced, metered
+    {n: 21, subject: 'batching layer', study: 'not watched (announced as next step)', here: CASE WHEN traced.n > 0 THEN 'every engine step recorded, in ' || traced.n || ' runs' END, consequence: 'Steps, padding and preemptions are counted.'},
+    {n: 22, subject: 'neighbours', study: 'not stated', here: CASE WHEN beside.n > 0 THEN beside.n || ' of ' || beside.total || ' counted runs had another run active on the same machine, on another GPU (column beside in the table of all runs)' END, consequence: 'Host cores and memory were shared: eager arms are host-bound and may be disturbed, other arms less.'}
+    ], recursive := true) FROM c, r, blocks, traced, metered, beside
 )
 SELECT subject, study, coalesce(here, 'not on record') AS here, CASE WHEN here IS NULL THEN 'not known' WHEN here = study OR starts_with(here, study) THEN 'same' WHEN starts_with(study, 'not stated') THEN 'not known' ELSE 'differs' END AS compared, consequence
-FROM lines ORDER BY n;
+FROM lines WHERE here IS NOT NULL OR subject <> 'neighbours' ORDER BY n;
