@@ -179,15 +179,27 @@ def test_runs_beside_each_other_are_named(tmp_path: Path, uuid: str, machine: st
     load(root, tmp_path / "d.duckdb")
     found = tables(tmp_path / "d.duckdb")
     run = find(found["runs"], folder="7b.eager.sustained.r1.p1a1")
-    shown = [r for r in records(found["deviations"]) if r["subject"] == "neighbours"]
     if not beside:
-        assert (run["window_shared_s"], run["beside"], shown) == ("0.0", "", [])
+        assert (run["window_shared_s"], run["beside"]) == ("0.0", "")
         return
     # beside the run to its end at 170 s, beside the prime from 160 s to 180 s: 30 s of the window, not 40 s
     assert run["window_shared_s"] == "30.0"
     assert run["beside"] == "32b.eager.sustained.r1.p1a1 (70.0 s), 32b.eager.prime.p1a1 (20.0 s)"
     assert find(found["runs"], folder="32b.eager.prime.p1a1")["window_shared_s"] == ""
-    assert [r["here"].split(" counted")[0] for r in shown] == ["2 of 2"]
+
+
+@pytest.mark.parametrize(("machine", "counted"), [("boot-1", ["2 of 3"]), ("boot-2", [])])
+def test_counted_runs_with_a_neighbour_are_a_deviation(tmp_path: Path, machine: str, counted: list[str]) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    other = make_store.H200.model_copy(update={"uuid": "GPU-2", "index": 1})
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",))
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 2, ("eager",))  # later, alone
+    make_store.synthetic_run(root, "32b", "eager", "sustained", 1, ("eager",), gpu=other, machine_id=machine)
+    load(root, tmp_path / "d.duckdb")
+    found = tables(tmp_path / "d.duckdb")
+    rows = [r for r in records(found["deviations"]) if r["subject"] == "neighbours"]
+    assert [r["here"].split(" counted")[0] for r in rows] == counted
+    assert find(found["runs"], folder="7b.eager.sustained.r2.p1a1")["window_shared_s"] == "0.0"
 
 
 def test_broken_sql_names_its_file(recorded: Path, tmp_path: Path) -> None:
