@@ -108,6 +108,16 @@ def test_another_setup_has_other_pools() -> None:
     assert judged(*(run(arm, 2, num_gpu_blocks=n) for arm, n in blocks.items())) != {}
 
 
+def test_a_prime_starts_without_its_arms_number_of_blocks() -> None:
+    configuration = {"arms": {"small": {"flags": ["--num-gpu-blocks-override", "12", "--enforce-eager"]}}}
+    prime = record("32b.small.prime", serve_argv=("vllm", "serve", "--enforce-eager"))
+    assert judge_together(Campaign((prime,), configuration, {})) == {}
+    other = record("32b.small.prime", serve_argv=("vllm", "serve"))
+    assert [r.code for r in judge_together(Campaign((other,), configuration, {}))[other.folder]] == ["not_as_configured"]
+    load = record("32b.small.sustained.r1", serve_argv=("vllm", "serve", "--enforce-eager"))
+    assert [r.code for r in judge_together(Campaign((load,), configuration, {}))[load.folder]] == ["not_as_configured"]
+
+
 def test_an_attempt_that_was_made_again_does_not_spoil_its_block() -> None:
     again = run("eager", attempt=2)
     assert judged(run("eager", gpu=OTHER_GPU), again) == {}
