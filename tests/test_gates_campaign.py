@@ -113,7 +113,9 @@ def test_a_prime_starts_without_its_arms_number_of_blocks() -> None:
     prime = record("32b.small.prime", serve_argv=("vllm", "serve", "--enforce-eager"))
     assert judge_together(Campaign((prime,), configuration, {})) == {}
     other = record("32b.small.prime", serve_argv=("vllm", "serve"))
-    assert [r.code for r in judge_together(Campaign((other,), configuration, {}))[other.folder]] == ["not_as_configured"]
+    assert [r.code for r in judge_together(Campaign((other,), configuration, {}))[other.folder]] == [
+        "not_as_configured"
+    ]
     load = record("32b.small.sustained.r1", serve_argv=("vllm", "serve", "--enforce-eager"))
     assert [r.code for r in judge_together(Campaign((load,), configuration, {}))[load.folder]] == ["not_as_configured"]
 
