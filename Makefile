@@ -46,9 +46,10 @@ provenance: report ## the same, and its PROVENANCE.md in place of the one here
 test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not engine and not container"
+	$(BIN)/python -m pytest -m "not engine and not container and not torture"
 
 torture: venv ## faults at random moments of 200 whole campaigns of 40 runs, on played engines (a quarter of an hour)
+	$(BIN)/python -m pytest -m torture tests/test_torture.py
 	$(BIN)/python -m tests.torture --seeds 200
 
 test-engine: venv ## the same path on the real vLLM 0.23.0, CPU build, in .venv-engine (3 GB of downloads, 6 GB of disk)

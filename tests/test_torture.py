@@ -29,7 +29,7 @@ def torture(*options: str) -> dict[str, int]:
     return {name: int(count) for count, name in re.findall(r"^ +(\d+)  (.+)$", done.stdout, re.MULTILINE)}
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 def test_real_processes_survive_every_fault() -> None:
     """Twenty campaigns of 8 runs and 12 faults each; `make torture` plays campaigns of 40."""
     survived = torture("--processes", str(SEEDS), "--runs", "8")
@@ -38,7 +38,7 @@ def test_real_processes_survive_every_fault() -> None:
     assert sum(survived.values()) > 8 * SEEDS
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 def test_one_campaign_of_40_runs_survives_every_class_of_failure_and_a_disk_that_fails_anywhere() -> None:
     survived = torture("--seeds", "1")
     assert {f"failure {name}" for name in FAILURES} <= survived.keys()
