@@ -14,7 +14,7 @@ from analysis.db import SCHEMA_SQL, TELEMETRY_SQL
 from analysis.formats.bench import BenchResult, RequestRow
 from analysis.formats.errors import FormatError
 from analysis.formats.metrics import Metrics, parse_metrics
-from analysis.formats.run_record import RunRecord
+from analysis.formats.run_record import RunRecord, parse_run_record
 from analysis.formats.server_log import parse_server_log
 from analysis.formats.steps import StepRow, StepTrace
 from analysis.gate import Evidence, TelemetryFacts
@@ -22,9 +22,7 @@ from analysis.gate import Evidence, TelemetryFacts
 
 def read_record(folder: Path) -> RunRecord:
     """run.json, with the files it lists, unchanged, and no others. Raises OSError or ValueError: what is wrong."""
-    record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
-    if record.folder != folder.name:
-        raise ValueError(f"run.json says folder {record.folder!r}")
+    record = parse_run_record((folder / "run.json").read_bytes(), folder.name)
     for name, digest in sorted(record.files_sha256.items()):
         if not (folder / name).is_file():
             raise ValueError(f"{name} is missing")

@@ -25,7 +25,7 @@ import docker.types
 from analysis.formats.failure import classify_failure
 from analysis.formats.run_record import ContainerFacts
 from runner.errors import EngineFailed, PreflightError
-from runner.processes import Child
+from runner.processes import FOREIGN, Child
 
 LABEL = "eager-cost.run"
 API_TIMEOUT_S = 60.0
@@ -152,7 +152,7 @@ class Containers:
         """A container of the image, not yet started. The image's own variables for vLLM and Python do not get in."""
         unset: list[str] = []
         for name in (variable.partition("=")[0] for variable in self.image["Config"].get("Env") or ()):
-            if name.startswith(("PYTHON", "VIRTUAL_ENV", "VLLM_", "CAMPAIGN_")) and name not in environment:
+            if name.startswith(FOREIGN) and name not in environment:
                 unset += ["-u", name]
         return self.client.containers.create(
             self.image["Id"],

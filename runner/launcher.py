@@ -17,13 +17,12 @@ from runner.config import Config
 from runner.config_model import ModelSection, ProfileSection
 from runner.errors import EngineFailed, PreflightError
 from runner.http import HOST
-from runner.processes import MARKER_VARIABLE, Child, Process, kill_marked
+from runner.processes import FOREIGN, MARKER_VARIABLE, Child, Process, kill_marked
 
 if TYPE_CHECKING:
     from runner.containers import Containers
 
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
-_DROPPED = ("PYTHON", "VIRTUAL_ENV", "VLLM_", "CAMPAIGN_")
 _KEPT = "CAMPAIGN_STANDIN_"
 QUESTION_TIMEOUT_S = 120.0
 
@@ -227,7 +226,7 @@ class EngineHost:
             added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(gpu_index)}
         if steps_file is not None:
             added["CAMPAIGN_STEPS_FILE"] = str(steps_file)
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED) or k.startswith(_KEPT)}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) or k.startswith(_KEPT)}
         direct = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), HOST)))
         inherited |= {"no_proxy": direct, "NO_PROXY": direct}  # the client honours proxy variables
         return inherited | added, added | {k: v for k, v in inherited.items() if k.startswith(_KEPT)}

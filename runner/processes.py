@@ -24,6 +24,7 @@ from analysis.formats.run_record import ContainerFacts
 from runner.errors import PreflightError
 
 MARKER_VARIABLE = "CAMPAIGN_RUN"
+FOREIGN = ("PYTHON", "VIRTUAL_ENV", "VLLM_", "CAMPAIGN_")  # beginnings of variables that an engine gets from us alone
 POLL_S = 0.02
 # below Linux' ephemeral range: no outgoing connection takes the port before the engine does
 PORTS = (20000, 32767)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from analysis.formats.run_record import RunRecord
+from analysis.formats.run_record import RunRecord, parse_run_record
 from runner.config import Config, changed_keys, config_fingerprint
 from runner.errors import ConfigError, StoreError
 
@@ -64,10 +64,7 @@ def read_records(root: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
         if folder.name.endswith(".partial") or not folder.is_dir():
             continue
         try:
-            record = RunRecord.model_validate_json((folder / "run.json").read_bytes())
-            if record.folder != folder.name:
-                raise ValueError(f"run.json says folder {record.folder!r}")
-            records.append(record)
+            records.append(parse_run_record((folder / "run.json").read_bytes(), folder.name))
         except (OSError, ValueError) as error:
             unreadable.append((folder, str(error).splitlines()[0]))
     return records, unreadable

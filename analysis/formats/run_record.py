@@ -130,3 +130,11 @@ class RunRecord(RunIdentity):
     step_trace_end: TraceEnd | None = None
     telemetry_absent_reason: str | None = None  # why telemetry.parquet is missing, if it is
     files_sha256: dict[str, str] = Field(default_factory=dict)
+
+
+def parse_run_record(data: bytes, folder: str) -> RunRecord:
+    """The content of `folder`'s run.json. Raises ValueError: what is wrong with it, or that it is another folder's."""
+    record = RunRecord.model_validate_json(data)
+    if record.folder != folder:
+        raise ValueError(f"run.json says folder {record.folder!r}")
+    return record
