@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from analysis.formats.steps import StepTrace, parse_steps, waiting_span
+from analysis.formats.steps import parse_steps, waiting_span
 from analysis.scheduling import (
     Scheduler,
     SchedulerConfig,
@@ -19,6 +19,7 @@ from analysis.scheduling import (
     summarise,
 )
 from tests.recorded import EAGER, GRAPHS, GRAPHS_WARM, MATCHED, steps_csv, text
+from tests.replay import replay, small_pool
 
 PUBLISHED = [(1024, 128)] * 500
 SMALL = [(120, 300)] * 16
@@ -26,13 +27,6 @@ SMALL = [(120, 300)] * 16
 
 def predict(blocks: int) -> list[Step]:
     return simulate(SchedulerConfig(blocks, capture_sizes=default_capture_sizes()), PUBLISHED, 64)
-
-
-def small_pool(asynchronous: bool = False) -> SchedulerConfig:
-    """The CPU engine's case: 12 blocks of 128 tokens."""
-    return SchedulerConfig(
-        12, block_size=128, max_num_batched_tokens=2048, max_model_len=512, asynchronous=asynchronous
-    )
 
 
 @pytest.mark.parametrize(
@@ -67,39 +61,13 @@ def test_steps_follow_the_recorded_ones(run: str, blocks: int) -> None:
     assert differing <= 0.02 * sum(batches[size] for size in decodes)
 
 
-def _replay(trace: StepTrace) -> tuple[int, int]:
-    """Feed the model the arrivals seen in a trace of 300-token outputs: (rows that differ, requests)."""
-    scheduler = Scheduler(small_pool())
-    generated: Counter[str] = Counter()
-    sent = differing = in_system = 0
-    for row in trace.rows:
-        assert row.running is not None
-        assert row.waiting is not None
-        about_to_end = any(count == 299 for count in generated.values())
-        ending = copy.deepcopy(scheduler).step() if about_to_end else None
-        arrivals = row.running + row.waiting - in_system + (len(ending.finished) if ending else 0)
-        for _ in range(arrivals):
-            scheduler.add(str(sent), 120, 300)
-            sent += 1
-        step = scheduler.step()
-        assert step is not None
-        generated.update(step.emitted)
-        in_system = step.running + step.waiting
-        differing += (
-            step.running, step.waiting, round(step.kv_usage, 4), step.preempted, step.prompt_tokens,
-            step.generated_tokens, step.unpadded_tokens,
-        ) != (
-            row.running, row.waiting, row.kv_usage, row.preempted or 0, row.prompt_tokens,
-            row.generated_tokens, row.unpadded_tokens,
-        )  # fmt: skip
-    return differing, sent
-
-
 def test_every_step_of_the_cpu_engine_follows_from_its_arrivals() -> None:
     trace = parse_steps(text("cpu-preemptions", "steps.csv"))
     assert len(trace.rows) == 1856
     assert sum(row.preempted or 0 for row in trace.rows) == 10
-    assert _replay(trace) == (0, 16)
+    assert replay(trace.rows) == (0, 16, 10)
+    differing, _, _ = replay([replace(row, waiting=1) if row.step == 5 else row for row in trace.rows])
+    assert differing > 0
 
 
 def test_cpu_engine_preemptions_with_clients_slower_than_its_steps() -> None:

@@ -81,6 +81,11 @@ class Project:
     def containers(self, label: str) -> list[str]:
         return self.docker("ps", "-aq", "--no-trunc", "--filter", f"label={label}").split()
 
+    def left(self) -> str:
+        """The engine's containers that are still there, for a reader of a failed test; empty if none."""
+        words = "{{.ID}} {{.CreatedAt}} {{.Status}} {{.Labels}} {{.Command}}"
+        return self.docker("ps", "-a", "--no-trunc", "--filter", "label=eager-cost.run", "--format", words)
+
     def campaign(self) -> str:
         """The campaign's own container, as compose marks it."""
         (found,) = self.containers("com.docker.compose.oneoff=True")

@@ -37,6 +37,9 @@ def docker() -> Iterator[dict[str, str]]:
         if os.environ.get("CAMPAIGN_EXPECT_DOCKER") == "1":
             pytest.fail(text)
         pytest.skip(text)
+    if "CAMPAIGN_BASE_IMAGE" not in os.environ:
+        for left in Project(ROOT, found).containers("eager-cost.run"):  # of tests that were killed
+            subprocess.run(["docker", "rm", "-f", left], env=found, check=True, capture_output=True)
     socket = found.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     yield found | {"ENGINE_IMAGE": base, "PYTHON_IMAGE": base, "DOCKER_SOCKET": socket}
     if "CAMPAIGN_BASE_IMAGE" not in os.environ and os.environ.get("CAMPAIGN_KEEP_ENGINE") != "1":

@@ -30,7 +30,7 @@ def test_one_command_runs_the_suite_reports_and_is_done_when_started_again(proje
     assert "2 runs valid, 0 attempts failed, 0 runs left" in output
     assert project.runs() == ["7b.eager.sustained.r1.p1a1", "7b.graphs.sustained.r1.p1a1"]
     assert (project.folder / "out/report/report.SIMULATED.html").is_file()
-    assert project.containers(LABEL) == []
+    assert project.left() == ""
     image = project.docker("image", "inspect", "-f", "{{.Id}}", "eager-cost/campaign:0.1.0")
     run = record(project, project.runs()[0])
     assert run["container"]["image_id"] == image
@@ -59,7 +59,7 @@ def test_killed_in_a_run_it_ends_the_orphan_and_goes_on(project: Project) -> Non
     assert "left over by an earlier crash" in output
     assert "half-written folder moved to" in output
     assert "2 runs valid, 0 attempts failed, 0 runs left" in output
-    assert project.containers(LABEL) == []
+    assert project.left() == ""
 
 
 def test_stopped_it_takes_the_server_along_and_stays_resumable(project: Project) -> None:
@@ -69,7 +69,7 @@ def test_stopped_it_takes_the_server_along_and_stays_resumable(project: Project)
     output, _ = first.communicate(timeout=30)
     assert first.returncode == 143, output
     assert "start again to go on" in output
-    assert project.containers(LABEL) == []
+    assert project.left() == ""
 
 
 def test_an_engine_that_dies_leaves_its_words_and_exit_status(project: Project) -> None:
@@ -78,7 +78,7 @@ def test_an_engine_that_dies_leaves_its_words_and_exit_status(project: Project) 
     (prime,) = (project.folder / "results/here/primes").glob("*.p1a1")
     assert json.loads((prime / "run.json").read_text())["container"]["exit_code"] == 1
     assert (prime / "server.log.gz").stat().st_size > 200
-    assert project.containers(LABEL) == []
+    assert project.left() == ""
 
 
 def test_without_the_socket_engines_start_inside(project: Project) -> None:

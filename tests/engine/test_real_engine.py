@@ -16,13 +16,14 @@ from cpu_campaign import CONFIG, VICTIM, Campaign, run_campaign
 from analysis.formats.bench import parse_bench
 from analysis.formats.metrics import parse_metrics
 from analysis.formats.server_log import parse_server_log
+from analysis.formats.steps import StepRow
 from analysis.gates import Evidence, judge
 from analysis.load import load
-from analysis.scheduling import SchedulerConfig, simulate
 from runner.bench_client import BenchClient
 from runner.config import load_config
 from runner.launcher import EngineHost
 from runner.processes import free_port
+from tests.replay import PROMPT, replay
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 CROWDED = ("tiny.eager.crowded.r1.p1a2", "tiny.eager.crowded.r2.p1a1")
@@ -79,23 +80,17 @@ def test_moments_are_in_order_and_all_there(campaign: Campaign, folder: str) -> 
 
 
 @pytest.mark.parametrize("folder", CROWDED)
-def test_the_scheduling_model_predicts_the_preemptions(campaign: Campaign, folder: str) -> None:
-    """12 to 20: it depends on how many of its short steps pass before a client sends its next request."""
-    config = SchedulerConfig(num_gpu_blocks=12, block_size=128, max_model_len=512, asynchronous=False)
-    predicted = [
-        sum(step.preempted for step in simulate(config, [(120, 300)] * 16, 8, client_lag_steps=lag))
-        for lag in (1, 100, 300, 600)
-    ]
+def test_every_step_and_preemption_follows_from_the_scheduling_model(campaign: Campaign, folder: str) -> None:
+    """From the arrivals alone. Their number is 10 to 23: it depends on how late each client's next request comes."""
     before, after = (
         parse_metrics(text_of(campaign, folder, f"metrics_{when}.txt.gz")) for when in ("before", "after")
     )
     assert after.num_gpu_blocks == 12
     assert before.value("vllm:num_preemptions_total") == 0
-    preempted = after.value("vllm:num_preemptions_total")
-    assert preempted is not None
-    assert min(predicted) - 1 <= preempted <= max(predicted) + 1
     path = campaign.results / "runs" / folder / "steps.parquet"
-    assert duckdb.sql(f"SELECT sum(preempted) FROM read_parquet('{path}')").fetchall() == [(preempted,)]
+    rows = [StepRow(*row) for row in duckdb.sql(f"SELECT * FROM read_parquet('{path}') ORDER BY step").fetchall()]
+    probed = next(index for index, row in enumerate(rows) if row.prompt_tokens == PROMPT)
+    assert replay(rows[probed:]) == (0, 16 + 2, after.value("vllm:num_preemptions_total"))  # 2 warm up
 
 
 def test_blocks_and_log_facts_are_those_of_the_arm(campaign: Campaign) -> None:
