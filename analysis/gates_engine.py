@@ -32,9 +32,28 @@ def metrics_missing(e: Evidence) -> str | None:
     "The engine did not load the plug-in: look for `stat_logger_plugins` in server.log.",
 )
 def step_trace_missing(e: Evidence) -> str | None:
-    if not e.measured or (e.steps is not None and e.steps.rows):
+    if not e.measured or not e.record.instruments or (e.steps is not None and e.steps.rows):
         return None
     return "no step trace" if e.steps is None else "the step trace is empty"
+
+
+@warning(
+    "A run has its instruments: step trace and GPU samples.",
+    "None, if the arm is there to show what they cost: its figures are the client's alone.",
+)
+def instruments_off(e: Evidence) -> str | None:
+    off = "without instruments as asked; every gate on step trace and GPU samples is not applicable"
+    return None if e.record.instruments else off
+
+
+@invalid(
+    "A run of an arm without instruments has neither step trace nor GPU samples.",
+    "The instruments were on all the same: run the block again.",
+)
+def instruments_not_off(e: Evidence) -> str | None:
+    if e.record.instruments or (e.steps is None and e.telemetry is None):
+        return None
+    return "it has a step trace" if e.steps is not None else "it has telemetry"
 
 
 @invalid(

@@ -70,7 +70,7 @@ def gpu_hot(e: Evidence) -> str | None:
     "Energy, clocks and heat of this run are unknown: see telemetry_absent_reason in run.json.",
 )
 def telemetry_missing(e: Evidence) -> str | None:
-    if e.record.gpu is None or e.telemetry is not None:
+    if e.record.gpu is None or not e.record.instruments or e.telemetry is not None:
         return None
     return e.record.telemetry_absent_reason or "no samples"
 

@@ -11,7 +11,7 @@ CREATE TABLE attempts (
     block_id VARCHAR, pass_number INTEGER, attempt INTEGER, order_in_block INTEGER, block_arms VARCHAR[], seed BIGINT,
     sitting_id VARCHAR, machine_id VARCHAR, cache_id VARCHAR,
     gpu_index INTEGER, gpu_uuid VARCHAR, gpu_name VARCHAR, gpu_memory_total_mib BIGINT,
-    engine_kind VARCHAR, engine_version VARCHAR, simulated BOOLEAN, weights VARCHAR, wall_start VARCHAR,
+    engine_kind VARCHAR, engine_version VARCHAR, simulated BOOLEAN, weights VARCHAR, instruments BOOLEAN, wall_start VARCHAR,
     status VARCHAR, failure_class VARCHAR, failure_message VARCHAR,
     run_begin_ns BIGINT, exec_ns BIGINT, healthy_ns BIGINT, probe_sent_ns BIGINT, probe_first_token_ns BIGINT,
     probe_end_ns BIGINT, bench_ready_ns BIGINT, go_ns BIGINT, window_begin_ns BIGINT, window_end_ns BIGINT,

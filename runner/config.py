@@ -83,7 +83,8 @@ def parse_config(text: str, path: Path) -> Config:
 def config_fingerprint(config: Config) -> dict[str, Any]:
     """Everything that decides what a run measures, as a JSON-able dict.
 
-    Left out, so that they may change between sittings: suites, repetitions, estimates, timeouts, retries.
+    Left out, so that they may change between sittings: suites, repetitions, estimates, timeouts, retries. A key that
+    came with a later version is in it only where it is not what earlier versions did.
     """
     free: dict[str, Any] = {
         "campaign": {"repetitions"},
@@ -93,7 +94,11 @@ def config_fingerprint(config: Config) -> dict[str, Any]:
         "path": True,
         "text": True,
     }
-    return config.model_dump(mode="json", exclude=free)
+    fingerprint = config.model_dump(mode="json", exclude=free)
+    for arm in fingerprint["arms"].values():
+        if arm["instruments"]:
+            del arm["instruments"]
+    return fingerprint
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from itertools import product as product_of
 
 from runner.config_model import CampaignFile, EngineSection
 from runner.config_problems import suggest
@@ -13,6 +14,7 @@ from runner.config_problems import suggest
 BLOCKS_FLAG = "--num-gpu-blocks-override"
 SIZES_FLAG = "--cudagraph-capture-sizes"
 LARGEST_FLAG = "--max-cudagraph-capture-size"
+METRICS_FLAG = "--cudagraph-metrics"  # padding of every step, for the step trace
 LENGTH_MARGIN_TOKENS = 16  # a re-encoded random prompt can come out a few tokens longer
 REFERENCE = re.compile(r"\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_]+)\}")
 PRIME = "prime"  # third part of a prime's folder name, where a run has its profile
@@ -180,6 +182,7 @@ def _profiles(file: CampaignFile) -> Iterator[str]:
 
 
 def _suites(file: CampaignFile) -> Iterator[str]:
+    orders: dict[tuple[str, str], str] = {}
     known = {"models": [model.name for model in file.model], "arms": [*file.arm], "profiles": [*file.profile]}
     for name, products in file.suite.items():
         for number, product in enumerate(products, 1):
@@ -187,3 +190,6 @@ def _suites(file: CampaignFile) -> Iterator[str]:
                 for value in getattr(product, key):
                     if value not in allowed:
                         yield f'suite.{name}[{number}].{key}: no such name "{value}"; {suggest(value, allowed)}'
+            for cell in product_of(product.models, product.profiles):
+                if orders.setdefault(cell, product.order) != product.order:
+                    yield f"suite.{name}[{number}].order: {'.'.join(cell)} has the order {orders[cell]} elsewhere"

@@ -126,6 +126,7 @@ class ModelSection(Section):
 
 class ArmSection(Section):
     flags: Flags
+    instruments: bool = True  # False: no step trace, no METRICS_FLAG, no GPU samples, to see what these cost
 
 
 class ProfileSection(Section):
@@ -147,6 +148,7 @@ class SuiteProduct(Section):
     arms: Names
     profiles: Names
     repetitions: int | None = Field(default=None, gt=0, le=99)  # None: campaign.repetitions
+    order: Literal["shuffled", "abba"] = "shuffled"  # of arms in a block; abba: as listed and in reverse, by turns
 
 
 Products = Annotated[tuple[SuiteProduct, ...], Field(strict=False, min_length=1)]

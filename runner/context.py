@@ -36,6 +36,11 @@ class RunContext:
         return self.config.models[self.identity.model]
 
     @property
+    def instruments(self) -> bool:
+        """Step trace and GPU samples are on. A prime always has them."""
+        return self.identity.kind == "prime" or self.config.arms[self.identity.arm].instruments
+
+    @property
     def profile(self) -> ProfileSection | None:
         """The load of a run; None for a prime."""
         return self.config.profiles[self.identity.profile] if self.identity.profile is not None else None

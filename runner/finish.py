@@ -97,6 +97,8 @@ def complete(
     absent = None
     if ctx.gpu is None:
         absent = "the stand-in engine uses no GPU" if ctx.host.kind == "stand-in" else "run without a GPU (--no-gpu)"
+    elif not ctx.instruments:
+        absent = "the arm runs without instruments"
     elif not target.exists():
         absent = ended or "not started, or unreadable"
     failure = failure or parsed.problem
@@ -142,6 +144,7 @@ def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | N
         ),
         container=measured.container,
         weights=ctx.model.weights,
+        instruments=ctx.instruments,
         wall_start=measured.wall_start,
         status="valid",
         timeline=Timeline(**moments),

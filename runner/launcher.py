@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.formats.run_record import GpuIdentity
 from runner.config import Config
+from runner.config_checks import METRICS_FLAG
 from runner.config_model import ModelSection, ProfileSection
 from runner.errors import EngineFailed, PreflightError
 from runner.http import HOST
@@ -146,7 +147,13 @@ class EngineHost:
         return answer
 
     def serve_argv(
-        self, config: Config, model: ModelSection, port: int, utilization: float | None, arm_flags: Sequence[str]
+        self,
+        config: Config,
+        model: ModelSection,
+        port: int,
+        utilization: float | None,
+        arm_flags: Sequence[str],
+        instruments: bool = True,
     ) -> list[str]:
         """Command line of the server; `utilization` None: no --gpu-memory-utilization (no GPU)."""
         if self.kind == "vllm":
@@ -161,7 +168,7 @@ class EngineHost:
             argv += ["--load-format", "dummy"]
         if utilization is not None:
             argv += ["--gpu-memory-utilization", f"{utilization:.4f}"]
-        return [*argv, *config.engine.flags, *arm_flags]
+        return [*argv, *(flag for flag in config.engine.flags if instruments or flag != METRICS_FLAG), *arm_flags]
 
     def bench_argv(
         self, config: Config, model: ModelSection, profile: ProfileSection, *, port: int, seed: int, result: Path
@@ -198,14 +205,21 @@ class EngineHost:
         return argv
 
     def environment(
-        self, config: Config, *, marker: str, steps_file: Path | None = None, gpu_index: int | None = None
+        self,
+        config: Config,
+        *,
+        marker: str,
+        steps_file: Path | None = None,
+        gpu_index: int | None = None,
+        plug_in: bool = True,
     ) -> tuple[dict[str, str], dict[str, str]]:
         """(whole environment, the variables that the campaign sets) for engine and client; a container gets the latter.
 
         The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps process titles
         from overwriting /proc/PID/environ, by which its processes are found after a crash.
         """
-        paths = [ENGINE_SIDE, *map(Path, self.path)] if self.kind == "vllm" else [Path(__file__).parent.parent]
+        own = [ENGINE_SIDE] if plug_in else []
+        paths = [*own, *map(Path, self.path)] if self.kind == "vllm" else [Path(__file__).parent.parent]
         cache = self.cache.absolute()
         added = {
             "VLLM_CACHE_ROOT": str(cache / "vllm"),

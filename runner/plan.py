@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from itertools import chain
 from runner.config import Config
 from runner.config_checks import BLOCKS_FLAG, PRIME, REFERENCE, flag_values, without_flag
 from runner.config_problems import suggest
@@ -170,6 +171,13 @@ def _blocks(config: Config, cells: dict[tuple[str, str], dict[str, int]]) -> lis
                 blocks.append(Block(block_id, model, profile, repetition, order, seed, estimate_s))
     return blocks
 
+    abba = {
+        (model, profile)
+        for product in chain.from_iterable(config.suites.values())
+        if product.order == "abba"
+        for model in product.models
+        for profile in product.profiles
+    }
 
 def run_estimate_s(config: Config, model: str, profile: str) -> float:
     """Expected seconds of one run with a warm compile cache."""
@@ -177,6 +185,8 @@ def run_estimate_s(config: Config, model: str, profile: str) -> float:
     return estimate.start_s + estimate.window_s.get(profile, DEFAULT_WINDOW_S) + estimate.overhead_s
 
 
+                if (model, profile) in abba:
+                    order = tuple(arms if repetition % 2 else reversed(arms))
 def prime_flags(config: Config, arm: str) -> tuple[str, ...]:
     """The flags of `arm` without a block count."""
     return without_flag(config.arms[arm].flags, BLOCKS_FLAG)

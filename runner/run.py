@@ -36,7 +36,7 @@ def execute_run(ctx: RunContext) -> RunRecord:
     """
     measured = Measured()
     failure: EngineFailed | None = None
-    telemetry = Telemetry(ctx.gpu, ctx.directory / "telemetry.csv") if ctx.gpu else None
+    telemetry = Telemetry(ctx.gpu, ctx.directory / "telemetry.csv") if ctx.gpu and ctx.instruments else None
     with ExitStack() as stack:
         if telemetry:
             stack.callback(telemetry.stop)
@@ -108,10 +108,10 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
     setting = partial(
         host.environment, config, marker=ctx.marker, gpu_index=ctx.gpu.identity().index if ctx.gpu else None
     )
-    environments = setting(steps_file=ctx.directory / "steps.csv")
+    environments = setting(steps_file=ctx.directory / "steps.csv") if ctx.instruments else setting(plug_in=False)
     measured.environment = environments[1]
     share = utilization_for(config, ctx.gpu)
-    measured.serve_argv = tuple(host.serve_argv(config, ctx.model, port, share, ctx.arm_flags))
+    measured.serve_argv = tuple(host.serve_argv(config, ctx.model, port, share, ctx.arm_flags, ctx.instruments))
     grace_s = HURRIED_STOP_S
     ctx.on_phase("starting")
     with ExitStack() as stack:

@@ -32,6 +32,7 @@ START_S = {
 
 ARM_FLAGS: dict[str, tuple[str, ...]] = {
     "graphs": (),
+    "graphs_bare": (),
     "eager": ("--enforce-eager",),
     "graphs_kv_matched": ("--num-gpu-blocks-override={eager.num_gpu_blocks}",),
     "eager_kv_matched": ("--enforce-eager", "--num-gpu-blocks-override={graphs.num_gpu_blocks}"),
@@ -221,6 +222,7 @@ def _on_the_clients_clock(rows: Sequence[StepRow], window_end_s: float) -> list[
 SPEED = {
     "graphs": 1.0,
     "eager": 1.08,
+    "graphs_bare": 0.995,
     "graphs_kv_matched": 0.96,
     "eager_kv_matched": 1.12,
     "compile_only": 1.05,
@@ -361,7 +363,7 @@ def synthetic_run(
     steps.insert(
         0, (-1, round((first - 2) * 1e9), 2, 1, 0.1, 0, 80, 20, 2, 2, "NONE")
     )  # probe and warm-ups: outside the window, though it waits
-    tables: dict[str, Any] = {"requests": requests, "steps": steps}
+    tables: dict[str, Any] = {"requests": requests} | ({"steps": steps} if more.get("instruments", True) else {})
     if telemetry:
         watts = 300 if arm.startswith("graphs") else 290
         tables["telemetry"] = [

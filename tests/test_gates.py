@@ -302,6 +302,11 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: replace(e, before=without(e.before, "vllm:cache_config_info")),  # type: ignore[arg-type]
     ],
     "step_trace_missing": [lambda e: replace(e, steps=None), lambda e: steps(e, rows=())],
+    "instruments_off": [lambda e: changed(replace(e, steps=None, telemetry=None), instruments=False)],
+    "instruments_not_off": [
+        lambda e: changed(e, instruments=False),
+        lambda e: changed(replace(e, steps=None), instruments=False),
+    ],
     "step_trace_incomplete": [
         lambda e: steps(e, complete=False),
         lambda e: steps(e, dropped=1),

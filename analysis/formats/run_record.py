@@ -106,6 +106,7 @@ class RunRecord(RunIdentity):
     engine: EngineIdentity
     container: ContainerFacts | None = None  # None: launched as a process
     weights: Literal["hub", "dummy"]
+    instruments: bool = True  # False: deliberately without step trace and telemetry
     wall_start: str
     status: Literal["valid", "invalid", "failed"]
     failure_class: str | None = None
