@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-
 from itertools import chain
+
 from runner.config import Config
 from runner.config_checks import BLOCKS_FLAG, PRIME, REFERENCE, flag_values, without_flag
 from runner.config_problems import suggest
@@ -159,18 +159,6 @@ def _cells(config: Config, suites: Sequence[str]) -> dict[tuple[str, str], dict[
 
 def _blocks(config: Config, cells: dict[tuple[str, str], dict[str, int]]) -> list[Block]:
     last = max(count for arms in cells.values() for count in arms.values())
-    blocks = []
-    for repetition in range(1, last + 1):
-        for (model, profile), repetitions in cells.items():
-            block_id = f"{model}.{profile}.r{repetition}"
-            arms = [arm for arm, count in repetitions.items() if repetition <= count]
-            if arms:
-                order = shuffled_arms(config.campaign.seed, block_id, arms)
-                seed = bench_seed(config.campaign.seed, repetition)
-                estimate_s = len(order) * run_estimate_s(config, model, profile)
-                blocks.append(Block(block_id, model, profile, repetition, order, seed, estimate_s))
-    return blocks
-
     abba = {
         (model, profile)
         for product in chain.from_iterable(config.suites.values())
@@ -178,6 +166,20 @@ def _blocks(config: Config, cells: dict[tuple[str, str], dict[str, int]]) -> lis
         for model in product.models
         for profile in product.profiles
     }
+    blocks = []
+    for repetition in range(1, last + 1):
+        for (model, profile), repetitions in cells.items():
+            block_id = f"{model}.{profile}.r{repetition}"
+            arms = [arm for arm, count in repetitions.items() if repetition <= count]
+            if arms:
+                order = shuffled_arms(config.campaign.seed, block_id, arms)
+                if (model, profile) in abba:
+                    order = tuple(arms if repetition % 2 else reversed(arms))
+                seed = bench_seed(config.campaign.seed, repetition)
+                estimate_s = len(order) * run_estimate_s(config, model, profile)
+                blocks.append(Block(block_id, model, profile, repetition, order, seed, estimate_s))
+    return blocks
+
 
 def run_estimate_s(config: Config, model: str, profile: str) -> float:
     """Expected seconds of one run with a warm compile cache."""
@@ -185,8 +187,6 @@ def run_estimate_s(config: Config, model: str, profile: str) -> float:
     return estimate.start_s + estimate.window_s.get(profile, DEFAULT_WINDOW_S) + estimate.overhead_s
 
 
-                if (model, profile) in abba:
-                    order = tuple(arms if repetition % 2 else reversed(arms))
 def prime_flags(config: Config, arm: str) -> tuple[str, ...]:
     """The flags of `arm` without a block count."""
     return without_flag(config.arms[arm].flags, BLOCKS_FLAG)
