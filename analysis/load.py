@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,16 @@ from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
 from analysis.errors import LoadError
 from analysis.evidence import gunzip, insert_parquet
 from analysis.formats.metrics import parse_metrics
-from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import parse_server_log
-from analysis.validate import Verdict, judge_results, read_campaign
+from analysis.gate import Evidence
+from analysis.validate import Verdict, judge_each, read_campaign, with_campaign_gates
 
 _MAX_DF = 400
+_TEXTS = (
+    ("log", "server.log.gz", parse_server_log),
+    ("before", "metrics_before.txt.gz", parse_metrics),
+    ("after", "metrics_after.txt.gz", parse_metrics),
+)
 _BENCH = {
     "bench_completed": "completed",
     "bench_failed": "failed",
@@ -63,7 +68,6 @@ def load(results: Path, database: Path) -> LoadSummary:
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
     name, configuration = read_campaign(results)
-    verdicts = judge_results(results)
     temporary = database.with_name(database.name + ".loading")
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
@@ -73,8 +77,12 @@ def load(results: Path, database: Path) -> LoadSummary:
             con.execute("INSERT INTO campaign VALUES (?, ?)", [name, json.dumps(configuration, sort_keys=True)])
             for path in sorted((results / "sittings").glob("*/provenance.json")):
                 _all_or_nothing(con, path.parent, partial(_insert_sitting, con, path))
-            for verdict in verdicts:
-                _all_or_nothing(con, verdict.folder, partial(_insert_run, con, verdict))
+            verdicts = []
+            for verdict in judge_each(results):  # its evidence is dropped before the next run's is read
+                if _all_or_nothing(con, verdict.folder, partial(_insert_run, con, verdict)):
+                    verdicts.append(replace(verdict, evidence=None))
+            for verdict in with_campaign_gates(results, configuration, verdicts):
+                _insert_verdict(con, verdict)
             quantiles = [(df, float(student_t.ppf(0.975, df))) for df in range(1, _MAX_DF + 1)]
             _insert(con, "student_t", ("df", "t975"), quantiles)
             con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
@@ -91,8 +99,8 @@ def load(results: Path, database: Path) -> LoadSummary:
     return LoadSummary(database, *counts)
 
 
-def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) -> None:
-    """All of a folder or, when something in it cannot be read, none of it and a row in `unreadable`."""
+def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) -> bool:
+    """All of a folder (True) or, when something in it cannot be read, none of it and a row in `unreadable`."""
     con.begin()
     try:
         insert()
@@ -102,8 +110,9 @@ def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) 
         con.execute(
             "INSERT INTO unreadable VALUES (?, ?)", [place, str(error).replace(str(folder), place).splitlines()[0]]
         )
-    else:
-        con.commit()
+        return False
+    con.commit()
+    return True
 
 
 def _insert_sitting(con: _Connection, path: Path) -> None:
@@ -112,29 +121,39 @@ def _insert_sitting(con: _Connection, path: Path) -> None:
 
 
 def _insert_run(con: _Connection, verdict: Verdict) -> None:
-    folder, record = verdict.folder, verdict.record
+    folder, record, evidence = verdict.folder, verdict.record, verdict.evidence
     if record is None:
         raise ValueError(verdict.reasons[0].evidence)
-    values = _attempt(record, folder) | {"status": verdict.status}
+    if evidence is None:  # a failed run, which is not judged
+        evidence = Evidence(record, **{name: _parsed(folder / file, parse) for name, file, parse in _TEXTS})
+    values = _attempt(evidence, folder)
     columns = [name for name in con.table("attempts").columns if name in values]
     _insert(con, "attempts", columns, [[values[name] for name in columns]])
     for table in ("requests", "steps", "telemetry"):
         insert_parquet(con, folder, table)
-    for moment in ("before", "after"):
-        path = folder / f"metrics_{moment}.txt.gz"
-        samples = parse_metrics(gunzip(path)).as_rows() if path.is_file() else []
+    for moment, metrics in (("before", evidence.before), ("after", evidence.after)):
+        samples = metrics.as_rows() if metrics else []
         rows = [(folder.name, moment, *sample) for sample in samples if not sample[0].endswith("_created")]
         _insert(con, "metrics", ("folder", "moment", "name", "labels", "value"), rows)
+
+
+def _insert_verdict(con: _Connection, verdict: Verdict) -> None:
+    folder = verdict.folder.name
+    con.execute("UPDATE attempts SET status = ? WHERE folder = ?", [verdict.status, folder])
     judged = verdict.reasons if verdict.status != "failed" else ()  # a failure stands in `attempts`
-    reasons = [(folder.name, r.code, r.severity, r.evidence, r.advice) for r in judged]
+    reasons = [(folder, r.code, r.severity, r.evidence, r.advice) for r in judged]
     _insert(con, "reasons", ("folder", "code", "severity", "evidence", "advice"), reasons)
 
 
-def _attempt(record: RunRecord, folder: Path) -> dict[str, Any]:
+def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:
+    return parse(gunzip(path)) if path.is_file() else None
+
+
+def _attempt(evidence: Evidence, folder: Path) -> dict[str, Any]:
     """What a row of `attempts` is taken from: the record flattened, the server log's facts, the client's scalars."""
+    record, bench = evidence.record, folder / "bench.json"
     plain = record.model_dump(mode="json")
-    log, bench = folder / "server.log.gz", folder / "bench.json"
-    facts = parse_server_log(gunzip(log)).to_dict() if log.is_file() else record.server_log
+    facts = evidence.log.to_dict() if evidence.log else record.server_log
     scalars = json.loads(bench.read_text(encoding="utf-8")) if bench.is_file() else {}
     if not isinstance(scalars, dict):
         raise ValueError("bench.json is not one JSON object")

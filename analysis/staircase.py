@@ -6,13 +6,16 @@ The model gets the lengths of a run's own requests and the cell's concurrency; n
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
+from itertools import pairwise
 
 import duckdb
 
-from analysis.scheduling import SchedulerConfig, SchedulingError, simulate, summarise
+from analysis.scheduling import Prediction, SchedulerConfig, SchedulingError, predict
 
-_CURVE_POINTS = 12
+_CURVE_POINTS = 24
+_JUMP_BLOCKS, _JUMP_SHARE = 4, 0.01  # two points further apart, in blocks and in steps, get one between them
 _MARGIN = 0.09  # of the blocks measured, beyond the least and the greatest
 _CELLS = """
     SELECT setup, model, profile, true AS curve, any_value(concurrency), any_value(max_model_len),
@@ -31,27 +34,41 @@ _CELLS = """
 
 
 def add_staircase(con: duckdb.DuckDBPyConnection) -> None:
-    """Fill `model_steps`: each measured block count and, where the pool is too small for the load, a curve."""
+    """Fill `model_steps`: each measured block count and, where the pool is too small for the load, a curve, finer at
+    its jumps."""
     for setup, model, profile, curve, concurrency, context, budget, measured, lengths in con.execute(_CELLS).fetchall():
         block_need = concurrency * max(-(-sum(pair) // 16) for pair in lengths)
-        low, high = round(measured[0] * (1 - _MARGIN)), round(measured[-1] * (1 + _MARGIN))
-        step = max((high - low) // (_CURVE_POINTS - 1), 1)
-        between = range(low, high + 1, step) if curve and measured[0] <= block_need else range(0)
-        for blocks in sorted({*between, *measured}):
-            pool = min(blocks, block_need + 2)  # one that holds the whole load schedules like any other that does
-            try:
-                found = _steps(tuple(lengths), concurrency, context or 4096, budget or 8192, pool)
-            except SchedulingError:
-                continue  # no request of the load fits this pool
-            row = [setup, model, profile, blocks, blocks not in measured, *found]
-            con.execute("INSERT INTO model_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        load = (tuple(lengths), concurrency, context or 4096, budget or 8192)
+        points = set(measured)
+        if curve and measured[0] <= block_need:
+            low, high = round(measured[0] * (1 - _MARGIN)), round(measured[-1] * (1 + _MARGIN))
+            points |= {*range(low, high, max((high - low) // _CURVE_POINTS, 1)), high}
+        found: dict[int, Prediction | None] = {}
+        while points:  # a pool that holds the whole load schedules like any other that does
+            found |= {blocks: _predict(*load, min(blocks, block_need + 2)) for blocks in sorted(points)}
+            points = {(a + b) // 2 for a, b in pairwise(sorted(found)) if curve and _is_jump(b - a, found[a], found[b])}
+        con.executemany(
+            "INSERT INTO model_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (setup, model, profile, blocks, blocks not in measured, p.waiting_steps, p.mean_running, p.preempted)
+                for blocks, p in sorted(found.items())
+                if p
+            ],
+        )
+
+
+def _is_jump(gap_blocks: int, left: Prediction | None, right: Prediction | None) -> bool:
+    """Whether a point between two is wanted. No request of the load fits a pool without prediction."""
+    steps = [p.waiting_steps for p in (left, right) if p and p.waiting_steps]
+    return gap_blocks > _JUMP_BLOCKS and len(steps) == 2 and abs(steps[0] / steps[1] - 1) > _JUMP_SHARE
 
 
 @lru_cache(maxsize=256)
-def _steps(
+def _predict(
     lengths: tuple[tuple[int, int], ...], concurrency: int, context: int, budget: int, blocks: int
-) -> tuple[int | None, float | None, int]:
-    """Steps and mean running of the waiting span, preemptions."""
-    config = SchedulerConfig(blocks, max_model_len=context, max_num_batched_tokens=budget)
-    found = summarise(simulate(config, lengths, concurrency))
-    return found.waiting_steps, found.mean_running, found.preempted
+) -> Prediction | None:
+    with suppress(SchedulingError):
+        return predict(
+            SchedulerConfig(blocks, max_model_len=context, max_num_batched_tokens=budget), lengths, concurrency
+        )
+    return None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from analysis.errors import LoadError
 from analysis.evidence import fact_at, read_evidence, read_provenance, read_record
 from analysis.formats.run_record import Reason, RunRecord
+from analysis.gate import Evidence
 from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
 
@@ -26,12 +27,13 @@ EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 @dataclass(frozen=True)
 class Verdict:
     """`record` is None and `status` unreadable where run.json or a file that it lists cannot be read as it was written.
-    A failed run is not judged: its one reason is the failure."""
+    A failed run is not judged: its one reason is the failure. `evidence`: what a run judged by itself was judged on."""
 
     folder: Path
     status: Literal["valid", "invalid", "failed", "unreadable"]
     reasons: tuple[Reason, ...] = ()
     record: RunRecord | None = None
+    evidence: Evidence | None = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> str:
@@ -50,21 +52,38 @@ def judge_run(folder: Path, record: RunRecord) -> Verdict:
             advice="Start the campaign again: it retries the run.",
         )
         return Verdict(folder, "failed", (reason,), record)
-    return _with(Verdict(folder, "valid", (), record), judge(read_evidence(folder, record)))
+    evidence = read_evidence(folder, record)
+    return _with(Verdict(folder, "valid", (), record, evidence), judge(evidence))
 
 
 def judge_results(results: Path) -> list[Verdict]:
     """The verdict on every run and prime of a results folder, in order of name. Raises LoadError: not such a folder."""
     configuration = read_campaign(results)[1]
-    folders = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
-    verdicts = [_read(path) for path in folders if path.is_dir() and not path.name.endswith(".partial")]
-    sittings = sorted({v.record.sitting_id for v in verdicts if v.record})
-    provenance = {sitting: read_provenance(results, sitting) for sitting in sittings}
+    return with_campaign_gates(results, configuration, [replace(v, evidence=None) for v in judge_each(results)])
+
+
+def judge_each(results: Path) -> Iterator[Verdict]:
+    """The verdict on every run and prime by itself, in order of name."""
+    for folder in sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*"))):
+        if folder.is_dir() and not folder.name.endswith(".partial"):
+            yield _read(folder)
+
+
+def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts with what the gates on several runs add to them."""
+    good = [v.record for v in verdicts if v.record and v.status == "valid"]
+    found = reasons_together(results, configuration, good)
+    return [_with(v, found[v.folder.name]) if v.status == "valid" and v.folder.name in found else v for v in verdicts]
+
+
+def reasons_together(
+    results: Path, configuration: Mapping[str, Any], records: Sequence[RunRecord]
+) -> dict[str, tuple[Reason, ...]]:
+    """By folder, the gates on several runs that fire. `records`: those that passed the gates of one run."""
+    provenance = {sitting: read_provenance(results, sitting) for sitting in sorted({r.sitting_id for r in records})}
     keys = sorted({key for found in provenance.values() for key in found.get("must_agree") or ()})
     agree = {sitting: json.dumps([fact_at(found, key) for key in keys]) for sitting, found in provenance.items()}
-    good = tuple(v.record for v in verdicts if v.record and v.status == "valid")
-    found = judge_together(Campaign(good, configuration, agree))
-    return [_with(v, found[v.folder.name]) if v.status == "valid" and v.folder.name in found else v for v in verdicts]
+    return judge_together(Campaign(tuple(records), configuration, agree))
 
 
 def validate(path: Path) -> list[Verdict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +16,7 @@ from analysis.scheduling import (
     SchedulingError,
     Step,
     default_capture_sizes,
+    predict,
     simulate,
     summarise,
 )
@@ -25,7 +27,7 @@ PUBLISHED = [(1024, 128)] * 500
 SMALL = [(120, 300)] * 16
 
 
-def predict(blocks: int) -> list[Step]:
+def steps_of(blocks: int) -> list[Step]:
     return simulate(SchedulerConfig(blocks, capture_sizes=default_capture_sizes()), PUBLISHED, 64)
 
 
@@ -36,26 +38,24 @@ def predict(blocks: int) -> list[Step]:
 def test_waiting_span_of_the_recorded_workload(
     blocks: int, steps: int, running: float, preempted: int, padded_share: float
 ) -> None:
-    got = summarise(predict(blocks))
+    got = summarise(steps_of(blocks))
     assert got.waiting_steps == pytest.approx(steps, rel=0.01)
     assert got.mean_running == pytest.approx(running, rel=0.01)
     assert abs(got.preempted - preempted) <= 2
     assert got.padded_share_full == pytest.approx(padded_share, abs=0.002)
 
 
-@pytest.mark.parametrize(
-    ("run", "blocks"), [(GRAPHS, 1869), (GRAPHS_WARM, 1869), (MATCHED, 2104), (EAGER, 2104)]
-)
+@pytest.mark.parametrize(("run", "blocks"), [(GRAPHS, 1869), (GRAPHS_WARM, 1869), (MATCHED, 2104), (EAGER, 2104)])
 def test_steps_follow_the_recorded_ones(run: str, blocks: int) -> None:
     trace = parse_steps(steps_csv(run))
     real = waiting_span(trace.rows)
     assert real is not None
-    model = summarise(predict(blocks))
+    model = summarise(steps_of(blocks))
     assert model.waiting_steps == real.steps
     assert model.mean_running == pytest.approx(real.mean_running, rel=0.001)
     assert abs(model.preempted - real.preempted) <= 1
     batches = Counter(row.unpadded_tokens for row in trace.rows if (row.unpadded_tokens or 0) > 15)
-    predicted = Counter(step.unpadded_tokens for step in predict(blocks))
+    predicted = Counter(step.unpadded_tokens for step in steps_of(blocks))
     decodes = [size for size in batches if size and size <= 32]
     differing = sum(abs(batches[size] - predicted[size]) for size in decodes)
     assert differing <= 0.02 * sum(batches[size] for size in decodes)
@@ -72,9 +72,7 @@ def test_every_step_of_the_cpu_engine_follows_from_its_arrivals() -> None:
 
 def test_cpu_engine_preemptions_with_clients_slower_than_its_steps() -> None:
     """Steps of the tiny model take 2 ms, so that the second wave comes when the first has ended."""
-    preempted = [
-        summarise(simulate(small_pool(), SMALL, 8, client_lag_steps=lag)).preempted for lag in (500, 5000)
-    ]
+    preempted = [summarise(simulate(small_pool(), SMALL, 8, client_lag_steps=lag)).preempted for lag in (500, 5000)]
     assert preempted == [12, 12]
 
 
@@ -96,7 +94,7 @@ def test_without_preemption_the_tokens_run_are_the_tokens_asked_for() -> None:
 
 
 def test_more_blocks_never_need_more_steps() -> None:
-    counts = [summarise(predict(blocks)).steps for blocks in range(1869, 2400, 100)]
+    counts = [summarise(steps_of(blocks)).steps for blocks in range(1869, 2400, 100)]
     assert all(later <= earlier + 2 for earlier, later in pairwise(counts))
 
 
@@ -113,6 +111,40 @@ def test_asynchronous_scheduling_ends_a_request_one_step_later() -> None:
         order = [step.emitted for step in steps]
         assert order.index(("b",)) == second_starts_after
         assert [step.unpadded_tokens for step in steps if step.emitted] == [17, 1, 17, 1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_steps_passed_over_are_those_of_the_whole_simulation(seed: int) -> None:
+    rng = random.Random(seed)
+    usual = (rng.randint(1, 300), rng.randint(1, 120))
+    lengths = [usual if seed % 2 else (rng.randint(1, 300), rng.randint(1, 120)) for _ in range(rng.randint(1, 60))]
+    size = rng.choice([1, 4, 16, 32])
+    need = max(-(-sum(pair) // size) for pair in lengths)
+    config = SchedulerConfig(
+        need + 1 + rng.randint(0, 3 * need),
+        size,
+        max_num_batched_tokens=rng.choice([16, 64, 8192]),
+        max_num_seqs=rng.choice([2, 8, 1024]),
+        capture_sizes=rng.choice([(), default_capture_sizes()]),
+        asynchronous=rng.random() < 0.6,
+    )
+    concurrency, lag = rng.randint(1, 30), rng.choice([0, 1, 2, 50])
+    assert predict(config, lengths, concurrency, lag) == summarise(simulate(config, lengths, concurrency, lag))
+
+
+def test_predicting_passes_over_most_steps() -> None:
+    scheduler = Scheduler(SchedulerConfig(200))
+    scheduler.add("a", 32, 1000)
+    for _ in range(3):
+        assert scheduler.step() is not None
+    assert scheduler.skip(50) == 50
+    scheduler.add("b", 32, 2)
+    assert scheduler.skip(50) == 0  # it can be admitted
+    while (step := scheduler.step()) is not None and "b" not in step.finished:
+        pass
+    assert scheduler.step() is not None
+    assert scheduler.skip(5000) > 900
+    assert scheduler.skip(5000) == 0  # the next token ends the request
 
 
 def test_idle_engine_reports_empty_steps_as_the_recorded_one() -> None:
