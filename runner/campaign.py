@@ -111,7 +111,10 @@ def cache_identity(cache: Path) -> str:
 
 
 class Campaign:
-    """One sitting: everything that `campaign run` does between opening the store and its summary."""
+    """One sitting: everything that `campaign run` does between opening the store and its summary.
+
+    `worker`: one of several in this store, after their parent has done the first starts.
+    """
 
     def __init__(
         self,
@@ -124,18 +127,20 @@ class Campaign:
         *,
         time_budget_s: float | None = None,
         primes_only: bool = False,
+        worker: bool = False,
         stop: StopFlag | None = None,
         execute: Callable[[RunContext], RunRecord] = execute_run,
     ) -> None:
         self.config, self.plan, self.store, self.host, self.gpu, self.display = config, plan, store, host, gpu, display
-        self._primes_only, self._execute = primes_only, execute
+        self._primes_only, self._worker, self._execute = primes_only, worker, execute
         self.stop = stop or StopFlag()
         self._deadline = float("inf") if time_budget_s is None else time.monotonic() + time_budget_s
         self.place = Place(machine_id(), gpu.identity().uuid if gpu else None, cache_identity(host.cache))
         self.sitting_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
         self.records: list[RunRecord] = []
         self._failed = 0
-        self._hopeless: set[PrimeSpec] = set()  # failed in this sitting, after retries
+        # failed in this sitting, after retries; a worker does none: those that are lacking have failed in its parent
+        self._hopeless = set(plan.primes) if worker else set[PrimeSpec]()
 
     # -- what is left, and how long it takes
 
@@ -180,13 +185,16 @@ class Campaign:
             self.display.close()
 
     def _run(self) -> Summary:
-        for left in self.host.end_leftovers(f"{self.store.process_mark}:"):
-            self.display.note(f"ended {left}, left over by an earlier crash of this campaign")
-        for path in self.store.sweep():
-            self.display.note(f"half-written folder moved to {path}; that run is done again")
+        if not self._worker:  # its parent has done this, and what is there now may be its neighbour's
+            for left in self.host.end_leftovers(f"{self.store.process_mark}:"):
+                self.display.note(f"ended {left}, left over by an earlier crash of this campaign")
+            for path in self.store.sweep():
+                self.display.note(f"half-written folder moved to {path}; that run is done again")
         self.records, _ = read_records(self.store.root)
         if next(self._states(), None) is None:
             return self._summary(EXIT_OK, "every block of the plan is complete")
+        if self._primes_only and next(self._first_starts(), None) is None:
+            return self._summary(EXIT_OK, "every first start is done")
         self.store.write_sitting(self.sitting_id, collect_provenance(self.config, self.host, self.gpu))
         out_of_time: list[str] = []
         incomplete: list[str] = []
@@ -219,9 +227,9 @@ class Campaign:
             yield state.block.block_id, cost_s, partial(self._block, state)
 
     def _first_starts(self) -> Work:
-        """The first starts that the plan's blocks will need, and nothing else."""
+        """The first starts that the blocks still to do will need, and nothing else."""
         for prime in self.plan.primes:
-            if prime.arm in primes_needed(self.records, self.place, prime.model, [prime.arm]):
+            if any(prime in self._primes_needed(state) for state in self._states()):
                 yield prime.prime_id, self._prime_s(prime), partial(self._prime, prime)
 
     def _block(self, state: BlockState) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
@@ -14,14 +14,13 @@ import click
 
 from analysis.errors import LoadError
 from runner.config import Config, load_config
-from runner.errors import CampaignError, PreflightError
+from runner.errors import CampaignError
 from runner.plan import Plan, build_plan, parse_shard
-from runner.plan_view import plan_disk_bytes, render_plan
+from runner.plan_view import render_plan
 
 if TYPE_CHECKING:
     from runner.launcher import EngineHost
 
-MIB = 2**20
 PATH = click.Path(path_type=Path)
 EXIT_CODES = """\b
 Exit status:
@@ -95,7 +94,8 @@ def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--cache", type=PATH, default=".cache", show_default=True, help="Folder of the engine's compile caches."
     )
-    @click.option("--gpu", metavar="INDEX|UUID", help="GPU to use.  [default: the first]")
+    @click.option("--gpu", metavar="INDEX|UUID", help="The GPU to use.  [default: see --workers]")
+    @click.option("--workers", type=click.IntRange(1), metavar="N", help="GPUs to use side by side.  [default: all]")
     @click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
     @click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
     @click.option(
@@ -138,9 +138,10 @@ def main() -> None:
 
 @main.command()
 @plan_options
-def plan(config: Config, plan: Plan) -> None:
+@click.option("--workers", type=click.IntRange(1), default=1, help="Say which of so many does what (see `run`).")
+def plan(config: Config, plan: Plan, workers: int) -> None:
     """Print the runs in order with an estimate of time and disk. Changes nothing."""
-    click.echo(render_plan(plan, config))
+    click.echo(render_plan(plan, config, workers))
 
 
 @main.command(epilog=EXIT_CODES)
@@ -152,24 +153,31 @@ def plan(config: Config, plan: Plan) -> None:
 )
 @click.option("--report", "report_to", type=PATH, help="Then load the results and render the report there.")
 @click.option("--time-budget", metavar="DURATION", help="Start no block or prime that cannot finish in it, e.g. 27m.")
+@click.option("--worker", hidden=True, metavar="K/N", help="This is one of N workers; the parent holds the folder.")
+@click.option("--lock", hidden=True, type=int, help="The parent's descriptor of the folder's lock.")
 def run(
     config: Config,
     plan: Plan,
     host: EngineHost,
     results: Path | None,
     gpu: str | None,
+    workers: int | None,
     no_gpu: bool,
     primes_only: bool,
     report_to: Path | None,
     time_budget: str | None,
+    worker: str | None,
+    lock: int | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
+    from runner import workers as side_by_side
     from runner.campaign import Campaign
     from runner.display import make_display
-    from runner.nvml import open_gpu
+    from runner.doctor import check_space
     from runner.store import Store
     from runner.units import parse_duration_s
 
+    begun, root = time.monotonic(), _results_folder(config, results)
     simulated = config.engine.kind == "stand-in"
     if config.engine.launcher == "container":
         from runner.containers import open_containers
@@ -178,26 +186,37 @@ def run(
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host.check(config, {block.model for block in plan.blocks})
     host.compile_bytecode(config)
-    device = None if no_gpu or simulated else open_gpu(gpu)
-    if simulated:
+    gpus = [] if no_gpu or simulated else side_by_side.open_gpus(gpu, workers)
+    parts = side_by_side.split_cpus(host.cpus, len(gpus) or workers or 1)
+    if worker:
+        plan = side_by_side.enter(plan, *parse_shard(worker), host.cpus)
+    elif simulated:
         click.echo(
             "SIMULATED: the engine is the bundled stand-in, a scheduling model; its figures say nothing about any GPU.",
             err=True,
         )
-    root = _results_folder(config, results)
-    with Store.open(root, config) as store:
-        needed_mib, free_mib = 64 + 2 * plan_disk_bytes(plan, config) / MIB, shutil.disk_usage(root).free / MIB
-        if free_mib < needed_mib:
-            raise PreflightError(
-                f"{root}: {free_mib:.0f} MiB free, the plan needs about {needed_mib:.0f} MiB",
-                "free space, or choose another --results",
-            )
+    with Store.open(root, config) if lock is None else Store(root.resolve(), config, lock) as store:
+        check_space(config, plan, host, root.resolve())
+        several = len(parts) > 1 and not primes_only
         summary = Campaign(
-            config, plan, store, host, device, make_display(sys.stderr), time_budget_s=budget_s, primes_only=primes_only
+            config,
+            plan,
+            store,
+            host,
+            gpus[0] if gpus else None,
+            make_display(sys.stderr),
+            time_budget_s=budget_s,
+            primes_only=primes_only or several,
+            worker=worker is not None,
         ).run()
+        if several and summary.runs_left and summary.exit_code in (0, 3):
+            left_s = budget_s and budget_s - (time.monotonic() - begun)
+            lines = side_by_side.command_lines(gpus, parts, store.lock, left_s)
+            click.echo(side_by_side.who_does_what(plan, list(lines)), err=True)
+            summary = side_by_side.run_workers(plan, store, lines)
     counts = f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left"
     click.echo(f"{counts}: {summary.message}")
-    if report_to is not None and summary.exit_code < 128:  # not when stopped: whoever stopped it is waiting
+    if report_to and not worker and summary.exit_code in (0, 3, 4):  # not when stopped: whoever did it is waiting
         render_report(root, report_to / "results.duckdb", report_to)
     sys.exit(summary.exit_code)
 
@@ -206,12 +225,12 @@ def run(
 @plan_options
 @results_option
 @machine_options
-def doctor(config: Config, plan: Plan, host: EngineHost, results: Path | None, gpu: str | None, no_gpu: bool) -> None:
+def doctor(config: Config, plan: Plan, host: EngineHost, results: Path | None, **gpu: Any) -> None:
     """Look at all that `run` with the same options needs; say what mends what is missing. Measures nothing."""
     from runner.doctor import Place, examine
 
     failed = False
-    for finding in examine(Place(config, plan, host, gpu, no_gpu, _results_folder(config, results).resolve())):
+    for finding in examine(Place(config, plan, host, _results_folder(config, results).resolve(), **gpu)):
         click.echo(str(finding))
         failed |= finding.state == "FAILED"
     sys.exit(2 if failed else 0)

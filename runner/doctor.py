@@ -13,12 +13,15 @@ from pathlib import Path
 
 from runner.config import Config
 from runner.errors import CampaignError, PreflightError
+from runner.http import HOST
 from runner.launcher import EngineHost
 from runner.memory import GIB, utilization_for
-from runner.nvml import open_gpu
+from runner.nvml import Gpu
 from runner.plan import Plan
 from runner.plan_view import plan_disk_bytes
+from runner.processes import PORTS, free_port
 from runner.run import IDLE_LIMIT_MIB
+from runner.workers import ALONE, open_gpus
 
 DRIVER = (580,)  # of CUDA 13
 COMPOSE = (2, 30)  # knows `gpus`
@@ -51,13 +54,17 @@ class Place:
     config: Config
     plan: Plan
     host: EngineHost
-    gpu: str | None
-    no_gpu: bool
-    results: Path
+    results: Path  # absolute
+    gpu: str | None = None
+    workers: int | None = None
+    no_gpu: bool = False
 
     @property
     def models(self) -> set[str]:
         return {block.model for block in self.plan.blocks}
+
+    def gpus(self) -> list[Gpu]:
+        return [] if self.no_gpu or self.config.engine.kind == "stand-in" else open_gpus(self.gpu, self.workers)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -65,23 +72,24 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _gpu(place: Place) -> str:
-    """Driver, card, MIG, memory in use, memory budget."""
-    if place.no_gpu or place.config.engine.kind == "stand-in":
+    """Driver, card, MIG, memory in use, memory budget; of every GPU that would be used."""
+    if not (gpus := place.gpus()):
         raise NotChecked("this engine uses none")
-    gpu = open_gpu(place.gpu)
-    facts, used = gpu.facts(), gpu.memory_used_mib()
-    if _version(facts["driver"]) < DRIVER:
-        raise PreflightError(
-            f"driver {facts['driver']} is too old for CUDA 13",
-            f"install driver {DRIVER[0]} or newer, e.g. `apt-get install nvidia-driver-580-server-open`, and reboot",
-        )
-    if used > IDLE_LIMIT_MIB:
-        raise PreflightError(
-            f"{used} MiB of GPU {facts['index']} are in use, by processes {facts['processes'] or '(not visible)'}",
-            "end them (`nvidia-smi`, `docker ps`), or choose another GPU with --gpu",
-        )
-    share = utilization_for(place.config, gpu)
-    return f"{facts['name']}, driver {facts['driver']}, idle; the engine may use {share} of it"
+    for gpu in gpus:
+        facts, used = gpu.facts(), gpu.memory_used_mib()
+        if _version(facts["driver"]) < DRIVER:
+            raise PreflightError(
+                f"driver {facts['driver']} is too old for CUDA 13",
+                f"install {DRIVER[0]} or newer, e.g. `apt-get install nvidia-driver-580-server-open`, and reboot",
+            )
+        if used > IDLE_LIMIT_MIB:
+            raise PreflightError(
+                f"{used} MiB of GPU {facts['index']} are in use, by processes {facts['processes'] or '(not visible)'}",
+                "end them (`nvidia-smi`, `docker ps`), or choose another GPU with --gpu",
+            )
+        share = utilization_for(place.config, gpu)
+    several = f"; {len(gpus)} of them, a worker each ({ALONE})" if len(gpus) > 1 else ""
+    return f"{facts['name']}, driver {facts['driver']}, idle; the engine may use {share} of it{several}"
 
 
 def _engine(place: Place) -> str:
@@ -97,8 +105,8 @@ def _engine(place: Place) -> str:
     for folder in (host.cache, place.results):
         containers.host_path(folder)
     host.check(place.config, place.models)
-    if not (place.no_gpu or engine.kind == "stand-in"):
-        containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=open_gpu(place.gpu).identity().uuid)
+    for gpu in place.gpus():
+        containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=gpu.identity().uuid)
     return f"{engine.kind} {engine.version} in {engine.image}, Docker {containers.version}, models in {host.models}"
 
 
@@ -111,20 +119,22 @@ def _compose(place: Place) -> str:
     said = done.stdout.strip()
     if done.returncode or _version(said) < COMPOSE:
         raise PreflightError(
-            f"docker compose {said or 'is missing'}: `gpus` needs {'.'.join(map(str, COMPOSE))}",
-            "`apt-get install docker-compose-plugin`, or see the note at the head of compose.yaml",
+            f"docker compose {said or 'is missing'}: {'.'.join(map(str, COMPOSE))} or newer is needed, for `gpus`",
+            "`apt-get update && apt-get install docker-compose-plugin` (of Docker's own repository), "
+            "or see the note at the head of compose.yaml",
         )
     return said
 
 
-def _disk(place: Place) -> str:
-    """Results, compile caches and weights still to be fetched, summed by file system."""
-    missing = [m for m in map(place.config.models.__getitem__, place.models) if m.weights == "hub"]
-    missing = [m for m in missing if not any((place.host.models / m.directory).glob("*.safetensors"))]
+def check_space(config: Config, plan: Plan, host: EngineHost, results: Path) -> str:
+    """What results, compile caches and weights still to be fetched need, summed by file system (all paths absolute).
+    Raises PreflightError where it is not free."""
+    models = [config.models[name] for name in {block.model for block in plan.blocks}]
+    missing = [m for m in models if m.weights == "hub" and not any((host.models / m.directory).glob("*.safetensors"))]
     needs = {
-        place.results: 0.1 + 2 * plan_disk_bytes(place.plan, place.config) / GIB,
-        place.host.cache: CACHE_GIB if place.config.engine.kind == "vllm" else 0.1,
-        place.host.models: sum(model.estimate.weights_gib for model in missing),
+        results: 0.1 + 2 * plan_disk_bytes(plan, config) / GIB,
+        host.cache: CACHE_GIB if config.engine.kind == "vllm" else 0.1,
+        host.models: sum(model.estimate.weights_gib for model in missing),
     }
     by_device: dict[int, tuple[Path, float]] = {}
     for folder, need in needs.items():
@@ -135,6 +145,14 @@ def _disk(place: Place) -> str:
         if free < need:
             raise PreflightError(f"{there}: {free:.1f} GiB free, {need:.1f} needed", "free space, or use a larger disk")
     return ", ".join(f"{need:.1f} GiB needed at {there}" for there, need in by_device.values())
+
+
+def _disk(place: Place) -> str:
+    return check_space(place.config, place.plan, place.host, place.results)
+
+
+def _port(_: Place) -> str:
+    return f"{HOST}:{free_port()} is free, one of {PORTS[0]} to {PORTS[1]}"
 
 
 def _clock(_: Place) -> str:
@@ -151,6 +169,7 @@ CHECKS: tuple[tuple[str, Callable[[Place], str]], ...] = (
     ("engine", _engine),
     ("compose", _compose),
     ("disk", _disk),
+    ("port", _port),
     ("clock", _clock),
 )
 

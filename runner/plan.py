@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -141,6 +142,17 @@ def parse_shard(text: str) -> tuple[int, int]:
     if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise ConfigError(f'shard "{text}" is not K/N with K from 1 to N', "give --shard K/N, like 1/4")
     return int(match[1]), int(match[2])
+
+
+def worker_of(plan: Plan, workers: int) -> dict[str, int]:
+    """By block, which of so many workers (from 1) does it: in turn, one further at every repetition, so that each cell
+    visits each worker."""
+    before: Counter[int] = Counter()
+    found = {}
+    for block in plan.blocks:
+        found[block.block_id] = 1 + (before[block.repetition] + block.repetition - 1) % workers
+        before[block.repetition] += 1
+    return found
 
 
 def _cells(config: Config, suites: Sequence[str]) -> dict[tuple[str, str], dict[str, int]]:

@@ -16,12 +16,20 @@ def render_status(root: Path, plan: Plan) -> str:
     header = read_header(root)
     records, unreadable = read_records(root)
     lines = [f"campaign {header['campaign']} in {root}"]
-    done = 0
+    done, gpus = 0, {record.gpu.uuid for record in records if record.gpu}
     for block in plan.blocks:
         state = block_state(block, records, None)
         done += state.status == "done"
         missing = f"; missing: {', '.join(state.missing_arms)}" if state.status == "partial" else ""
-        lines.append(f"{state.status:8} {block.block_id} ({len(state.valid_arms)}/{len(block.arms)} runs{missing})")
+        at = {
+            (r.gpu.index, r.gpu.uuid)
+            for r in records
+            if r.gpu and (r.block_id, r.pass_number) == (block.block_id, state.pass_number)
+        }
+        where = "".join(f"; on GPU {index} ({uuid})" for index, uuid in sorted(at)) if len(gpus) > 1 else ""
+        lines.append(
+            f"{state.status:8} {block.block_id} ({len(state.valid_arms)}/{len(block.arms)} runs{missing}{where})"
+        )
     for record in records:
         if record.status != "valid":
             lines.append(f"  {record.folder}: {outcome(record)}")

@@ -92,7 +92,7 @@ class Store:
     """An opened, locked results folder. Use `Store.open`; leaving the `with` releases the lock."""
 
     def __init__(self, root: Path, config: Config, lock: int) -> None:
-        self.root, self._lock = root, lock
+        self.root, self.lock = root, lock  # a descriptor; whoever inherits it holds the folder as well
         # copies of one folder may be worked on side by side: processes are told apart by the path as well
         self.process_mark = f"{self._adopt(config)}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
 
@@ -158,7 +158,7 @@ class Store:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+        os.close(self.lock)
 
     def sweep(self) -> list[Path]:
         """Move half-written and unreadable folders of earlier crashes to aborted/; returns where they went."""
