@@ -81,23 +81,26 @@ class Evidence:
 
 Check = Callable[..., Any]  # a gate's own: see judge() in gates.py and gates_campaign.py
 Severity = Literal["invalid", "warning"]
+Then = Literal["retry", "give_up", "stop"]
 
 
 @dataclass(frozen=True)
 class Gate:
     """One rule. `rule`: what must hold; `check`: what was seen if it does not hold, else None; `advice`: the next step.
-    `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked."""
+    `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked. `then`: what the runner
+    does with an invalid run: again; leave it, as the same command would end in the same way; end the campaign."""
 
     code: str
     severity: Severity
     rule: str
     advice: str
     check: Check
+    then: Then = "retry"
 
 
-def _gate(severity: Severity, rule: str, advice: str) -> Callable[[Check], Gate]:
+def _gate(severity: Severity, rule: str, advice: str, then: Then = "retry") -> Callable[[Check], Gate]:
     """Decorator that makes a check a gate; the check's name is the code."""
-    return lambda check: Gate(check.__name__, severity, rule, advice, check)
+    return lambda check: Gate(check.__name__, severity, rule, advice, check, then)
 
 
 invalid = partial(_gate, "invalid")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -32,6 +32,19 @@ class Campaign:
                 found[record.block_id, record.pass_number][record.arm] = record
         yield from found.values()
 
+    @property
+    def pinned(self) -> bool:
+        return bool(self.configuration.get("engine", {}).get("pin_kv_blocks"))
+
+    def other_pools(self) -> Iterator[Finding]:
+        """Runs with another number of KV blocks than the arm's earliest run of the setup."""
+        first: dict[tuple[Any, ...], RunRecord] = {}
+        for run in sorted(self.records, key=lambda r: (r.wall_start, r.folder)):
+            if run.kind == "run" and run.num_gpu_blocks is not None:
+                earliest = first.setdefault((run.model, run.arm, self.setup(run)), run)
+                if earliest.num_gpu_blocks != run.num_gpu_blocks:
+                    yield run, f"{run.num_gpu_blocks} blocks, {earliest.folder} has {earliest.num_gpu_blocks}"
+
     def setup(self, record: RunRecord) -> tuple[Any, ...]:
         """Runs that differ in it are never pooled."""
         gpu = record.gpu and (record.gpu.name, record.gpu.memory_total_mib)
@@ -49,6 +62,7 @@ def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
 @invalid(
     "A run's command line and load are those that campaign.json gives its arm and profile.",
     "The run was filed under another name, or campaign.json was changed: restore both from a copy.",
+    then="give_up",
 )
 def not_as_configured(c: Campaign) -> Iterator[Finding]:
     arms, profiles = c.configuration.get("arms", {}), c.configuration.get("profiles", {})
@@ -72,7 +86,8 @@ def not_as_configured(c: Campaign) -> Iterator[Finding]:
 
 @invalid(
     "An arm whose KV blocks are those of another arm has as many as that arm.",
-    "The prime that gave the count was of another setup: run the block again on one machine.",
+    "Pin the counts (pin_kv_blocks in campaign.toml), so that no start finds another one; then run the campaign anew.",
+    then="give_up",
 )
 def kv_not_matched(c: Campaign) -> Iterator[Finding]:
     for runs in c.passes():
@@ -84,17 +99,21 @@ def kv_not_matched(c: Campaign) -> Iterator[Finding]:
                 yield run, f"{run.num_gpu_blocks} blocks, {base.arm} in the same pass {base.num_gpu_blocks}"
 
 
+@invalid(
+    "With pinned KV blocks an arm has the same number of them in all its runs.",
+    "The first start that gave the number is gone: restore its folder in primes/, or begin another results folder.",
+    then="stop",
+)
+def pinned_kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
+    return c.other_pools() if c.pinned else iter(())
+
+
 @warning(
     "An arm has the same number of KV blocks in all its runs.",
     "Pin it (pin_kv_blocks in campaign.toml): runs with different pools are different arms.",
 )
 def kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
-    first: dict[tuple[Any, ...], RunRecord] = {}
-    for run in sorted(c.records, key=lambda r: (r.wall_start, r.folder)):
-        if run.kind == "run" and run.num_gpu_blocks is not None:
-            earliest = first.setdefault((run.model, run.arm, c.setup(run)), run)
-            if earliest.num_gpu_blocks != run.num_gpu_blocks:
-                yield run, f"{run.num_gpu_blocks} blocks, {earliest.folder} has {earliest.num_gpu_blocks}"
+    return iter(()) if c.pinned else c.other_pools()
 
 
 def _fixed(flags: Sequence[str]) -> set[str]:
@@ -106,10 +125,17 @@ GATES = tuple(gate for gate in vars().copy().values() if isinstance(gate, Gate))
 
 
 def judge_together(campaign: Campaign) -> dict[str, tuple[Reason, ...]]:
-    """By folder, the gates that fire on it, in the order of GATES; a run's first finding a gate."""
+    """By folder, the gates that fire on it, in the order of GATES; a run's first finding a gate. Those that turn out
+    invalid are taken out and the others judged again: an earlier attempt may then stand for its arm."""
     found: dict[str, dict[str, Reason]] = defaultdict(dict)
+    wrong: set[str] = set()
     for gate in GATES:
         for run, text in gate.check(campaign):
             reason = Reason(code=gate.code, severity=gate.severity, evidence=text, advice=gate.advice)
             found[run.folder].setdefault(gate.code, reason)
-    return {folder: tuple(reasons.values()) for folder, reasons in found.items()}
+            wrong |= {run.folder} if gate.severity == "invalid" else set()
+    judged = {folder: tuple(reasons.values()) for folder, reasons in found.items()}
+    if not wrong:
+        return judged
+    rest = replace(campaign, records=tuple(r for r in campaign.records if r.folder not in wrong))
+    return judge_together(rest) | {folder: judged[folder] for folder in wrong}

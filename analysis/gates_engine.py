@@ -116,6 +116,7 @@ def padding_not_reported(e: Evidence) -> str | None:
 @invalid(
     "The engine that ran is the one recorded.",
     "Another vLLM answered: check which Python starts the engine and its PYTHONPATH.",
+    then="give_up",
 )
 def engine_version(e: Evidence) -> str | None:
     wanted, found = e.record.engine.version, e.log.vllm_version if e.log else None
@@ -127,6 +128,7 @@ def engine_version(e: Evidence) -> str | None:
 @invalid(
     "A run is recorded as simulated if and only if the stand-in engine ran.",
     "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.",
+    then="give_up",
 )
 def simulated_engine(e: Evidence) -> str | None:
     if e.log is None or e.log.simulated == e.record.engine.simulated:
@@ -137,6 +139,7 @@ def simulated_engine(e: Evidence) -> str | None:
 @invalid(
     "The engine's log holds every line that a log of this arm must hold.",
     "This version writes another log: add its lines to analysis/formats/server_log.py.",
+    then="give_up",
 )
 def log_format_unknown(e: Evidence) -> str | None:
     if e.log is None:
@@ -149,6 +152,7 @@ def log_format_unknown(e: Evidence) -> str | None:
 @invalid(
     "The engine's own account of its configuration is that of the arm.",
     "The flags did not take effect as written: compare serve_argv in run.json with server.log.",
+    then="give_up",
 )
 def arm_not_confirmed(e: Evidence) -> str | None:
     if e.log is None:

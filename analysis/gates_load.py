@@ -67,6 +67,7 @@ def short_output(e: Evidence) -> str | None:
 @invalid(
     "Every prompt has the length asked for, as the engine counts it.",
     "The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.",
+    then="give_up",
 )
 def input_length_drift(e: Evidence) -> str | None:
     lengths = [(r.request, r.input_tokens) for r in e.served]
@@ -140,7 +141,9 @@ def files_disagree(e: Evidence) -> str | None:
     return None
 
 
-@invalid("No prompt was served from the prefix cache.", "Start the server with --no-enable-prefix-caching.")
+@invalid(
+    "No prompt was served from the prefix cache.", "Start the server with --no-enable-prefix-caching.", then="give_up"
+)
 def prefix_cache_hits(e: Evidence) -> str | None:
     hits = e.after.value("vllm:prefix_cache_hits_total") if e.after else None
     if not e.after or not hits:

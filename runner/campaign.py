@@ -13,11 +13,14 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
+from analysis import gates, gates_campaign
 from analysis.formats.failure import FAILURES
-from analysis.formats.run_record import RunIdentity, RunRecord
-from runner.config import Config
+from analysis.formats.run_record import Reason, RunIdentity, RunRecord
+from analysis.gate import Then
+from analysis.validate import reasons_together
+from runner.config import Config, config_fingerprint
 from runner.config_checks import BLOCKS_FLAG, flag_values
 from runner.context import RunContext
 from runner.display import Display, Tally
@@ -33,27 +36,38 @@ from runner.store import Store, read_records, write_atomic
 from runner.watch import Stopped
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
-# gates that would fire again on the same command: only another configuration or program mends them
-LASTING_REASONS = frozenset(
-    {
-        "arm_not_confirmed",
-        "engine_version",
-        "input_length_drift",
-        "log_format_unknown",
-        "prefix_cache_hits",
-        "simulated_engine",
-    }
-)
+GATES = {gate.code: gate for gate in (*gates.GATES, *gates_campaign.GATES)}
+TOGETHER = {gate.code for gate in gates_campaign.GATES}
+SEVEREST = ("stop", "give_up", "retry")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 Work = Iterator[tuple[str, float, Callable[[], bool]]]  # name, expected seconds, what does it (False: not completed)
 
 
-def after_failure(record: RunRecord) -> Literal["retry", "give_up", "stop"]:
+def after_failure(record: RunRecord) -> Then:
     """What a run that is not valid lets do: try it again, leave it, or end the campaign."""
     if record.failure_class in FAILURES:
         return FAILURES[record.failure_class].then
-    lasting = any(r.code in LASTING_REASONS and r.severity == "invalid" for r in record.reasons)
-    return "give_up" if lasting else "retry"
+    found = (GATES[r.code].then for r in record.reasons if r.severity == "invalid" and r.code in GATES)
+    return min(found, key=SEVEREST.index, default="retry")
+
+
+def does_not_fit(record: RunRecord) -> bool:
+    """A gate on several runs made it invalid: another attempt of it alone mends nothing."""
+    return any(r.severity == "invalid" and r.code in TOGETHER for r in record.reasons)
+
+
+def why(record: RunRecord) -> str:
+    """Of a run that is not valid, in one line."""
+    told = "; ".join(f"{r.code}: {r.evidence} ({r.advice})" for r in record.reasons if r.severity == "invalid")
+    return record.failure_message or told or record.status
+
+
+def _with_reasons(record: RunRecord, more: tuple[Reason, ...]) -> RunRecord:
+    if not more:
+        return record
+    invalid = any(reason.severity == "invalid" for reason in more)
+    changes = {"reasons": (*record.reasons, *more)} | ({"status": "invalid"} if invalid else {})
+    return record.model_copy(update=changes)
 
 
 @dataclass(frozen=True)
@@ -137,10 +151,20 @@ class Campaign:
         self._deadline = float("inf") if time_budget_s is None else time.monotonic() + time_budget_s
         self.place = Place(machine_id(), gpu.identity().uuid if gpu else None, cache_identity(host.cache))
         self.sitting_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
-        self.records: list[RunRecord] = []
+        self._written: list[RunRecord] = []  # in the store
+        self._together: list[RunRecord] | None = None
         self._failed = 0
         # failed in this sitting, after retries; a worker does none: those that are lacking have failed in its parent
         self._hopeless = set(plan.primes) if worker else set[PrimeSpec]()
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """All runs and primes, as they stand together: with the reasons of the gates on several runs."""
+        if self._together is None:
+            good = [record for record in self._written if record.status == "valid"]
+            found = reasons_together(self.store.root, config_fingerprint(self.config), good)
+            self._together = [_with_reasons(record, found.get(record.folder, ())) for record in self._written]
+        return self._together
 
     # -- what is left, and how long it takes
 
@@ -190,7 +214,7 @@ class Campaign:
                 self.display.note(f"ended {left}, left over by an earlier crash of this campaign")
             for path in self.store.sweep():
                 self.display.note(f"half-written folder moved to {path}; that run is done again")
-        self.records, _ = read_records(self.store.root)
+        self._written, _ = read_records(self.store.root)
         if next(self._states(), None) is None:
             return self._summary(EXIT_OK, "every block of the plan is complete")
         if self._primes_only and next(self._first_starts(), None) is None:
@@ -233,15 +257,28 @@ class Campaign:
                 yield prime.prime_id, self._prime_s(prime), partial(self._prime, prime)
 
     def _block(self, state: BlockState) -> bool:
-        """Prime what is needed, then the missing arms in order. False: the block is not complete."""
-        for prime in self._primes_needed(state):
-            if prime in self._hopeless or not self._prime(prime):
-                self._hopeless.add(prime)
-                self.display.note(f"{state.block.block_id}: skipped, the first start {prime.prime_id} failed")
+        """Prime what is needed, then the missing arms in order. False: the block is not complete.
+
+        A run may show that an earlier one of its block does not fit: then what is missing now is run, up to `retries`
+        times.
+        """
+        for _ in range(1 + self.config.engine.retries):
+            for prime in self._primes_needed(state):
+                if prime in self._hopeless or not self._prime(prime):
+                    self._hopeless.add(prime)
+                    self.display.note(f"{state.block.block_id}: skipped, the first start {prime.prime_id} failed")
+                    return False
+            missing = [spec for spec in state.block.runs() if spec.arm in state.missing_arms]
+            for spec in missing:
+                self._attempts(spec, state)
+            state = block_state(state.block, self.records, self.place)
+            if state.status == "done":
+                return True
+            last = {r.arm: r for r in self.records if r.block_id == state.block.block_id}
+            bad = [r for r in last.values() if r.status != "valid"]
+            if not all(does_not_fit(r) and self._may_be_tried_again(r) for r in bad):
                 return False
-        missing = [spec for spec in state.block.runs() if spec.arm in state.missing_arms]
-        valid = [self._attempts(spec, state) for spec in missing]
-        return all(valid)
+        return False
 
     def _prime(self, prime: PrimeSpec) -> bool:
         """The first start, tried again as often as the configuration says; each try is a pass of its own."""
@@ -267,16 +304,20 @@ class Campaign:
             record = self._one(identity | {counter: number}, flags)
             if record.status == "valid":
                 return True
-            if (then := after_failure(record)) == "stop":
-                raise PreflightError(
-                    f"{record.folder}: {record.failure_message}",
-                    "mend the machine, then start the campaign again; finished runs are kept",
-                )
-            if then == "give_up":
-                why = record.failure_class or ", ".join(r.code for r in record.reasons)
-                self.display.note(f"{record.folder}: not tried again, {why} would stay")
+            alone = not does_not_fit(record) or after_failure(record) == "stop"
+            if not alone or not self._may_be_tried_again(record):
                 break
         return False
+
+    def _may_be_tried_again(self, record: RunRecord) -> bool:
+        """Of a run that is not valid. Raises PreflightError where every other run would be disturbed too."""
+        then = after_failure(record)
+        if then == "stop":
+            hint = "mend the cause, then start the campaign again; finished runs are kept"
+            raise PreflightError(f"{record.folder}: {why(record)}", hint)
+        if then == "give_up":
+            self.display.note(f"{record.folder}: not tried again, it would end the same way: {why(record)}")
+        return then == "retry"
 
     def _one(self, fields: dict[str, Any], flags: tuple[str, ...]) -> RunRecord:
         """One attempt, from the empty folder to the committed one."""
@@ -313,8 +354,11 @@ class Campaign:
                 f"{folder}: {error.strerror or error}{where}",
                 "mend the cause (full disk?), then start the campaign again; finished runs are kept",
             ) from error
+        self._written, self._together = [*self._written, record], None
+        if (together := self.records[-1]) != record:
+            record = self._written[-1] = together
+            write_atomic(directory / "run.json", record.model_dump_json(indent=1) + "\n")
         self.store.commit(directory)
-        self.records.append(record)
         self._failed += record.status != "valid"
         self.display.finished(record, time.monotonic() - begun)
         return record

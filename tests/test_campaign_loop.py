@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,11 +13,13 @@ from typing import Any
 import pytest
 
 from analysis.formats.failure import FAILURES
-from analysis.formats.run_record import EngineIdentity, Reason, RunRecord, Timeline
+from analysis.formats.run_record import EngineIdentity, Reason, RunRecord, Timeline, parse_run_record
+from analysis.gate import Gate
 from analysis.gates import GATES
 from runner import nvml
-from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, LASTING_REASONS, Campaign, StopFlag, Summary
+from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Campaign, StopFlag, Summary
 from runner.config import Config, load_config
+from runner.config_checks import BLOCKS_FLAG, flag_values
 from runner.context import RunContext
 from runner.display import Display
 from runner.errors import ConfigError, PreflightError, StoreError
@@ -86,6 +89,8 @@ class Script:
         self.failure_class = "engine_died"
         self.server_log: dict[str, Any] = {}
         self.reasons: tuple[Reason, ...] = ()  # of an invalid run
+        self.natural = {"graphs": 100, "eager": 110}
+        self.changes: dict[str, dict[str, Any]] = {}  # of a folder's record
 
     def __call__(self, context: RunContext) -> RunRecord:
         self.folders.append(context.identity.folder)
@@ -93,6 +98,9 @@ class Script:
         if self.before:
             self.before(context)
         status = self.verdicts.get(context.identity.folder, "valid")
+        natural = self.natural.get(context.identity.arm)
+        given = flag_values(context.arm_flags, BLOCKS_FLAG)
+        load = context.profile.model_dump(exclude={"prompts", "request_rate"}) if context.profile else {}
         record = RunRecord(
             **context.identity.model_dump(),
             gpu=context.gpu.identity() if context.gpu else None,
@@ -102,10 +110,14 @@ class Script:
             status=status,
             timeline=Timeline(run_begin_ns=0, run_end_ns=10**9),
             failure_class=self.failure_class if status == "failed" else None,
-            num_gpu_blocks_natural={"graphs": 100, "eager": 110}.get(context.identity.arm),
+            num_gpu_blocks=int(given[0]) if given else natural,
+            num_gpu_blocks_natural=natural,
+            num_prompts=context.profile.prompts if context.profile else None,
+            **load,
+            serve_argv=context.arm_flags,
             server_log=self.server_log,
             reasons=self.reasons if status == "invalid" else (),
-        )
+        ).model_copy(update=self.changes.get(context.identity.folder, {}))
         (context.directory / "run.json").write_text(record.model_dump_json())
         return record
 
@@ -190,14 +202,13 @@ def test_only_what_a_retry_can_mend_is_tried_again(config: Config, tmp_path: Pat
     assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
 
 
-@pytest.mark.parametrize("code", sorted(LASTING_REASONS | {"failed_requests"}))
-def test_a_gate_that_would_fire_again_is_not_tried_again(config: Config, tmp_path: Path, code: str) -> None:
-    assert code in {gate.code for gate in GATES}
+@pytest.mark.parametrize("gate", [gate for gate in GATES if gate.severity == "invalid"], ids=lambda gate: gate.code)
+def test_a_gate_that_would_fire_again_is_not_tried_again(config: Config, tmp_path: Path, gate: Gate) -> None:
     script = Script({f"7b.eager.sustained.r1.p1a{n}": "invalid" for n in (1, 2)})
-    script.reasons = (Reason(code=code, severity="invalid", evidence="x", advice="y"),)
+    script.reasons = (Reason(code=gate.code, severity="invalid", evidence="x", advice="y"),)
     assert sit(config, tmp_path, script).exit_code == EXIT_SOME_FAILED
     tries = [f for f in script.folders if f.startswith("7b.eager.sustained.r1")]
-    assert len(tries) == (1 if code in LASTING_REASONS else 2)
+    assert len(tries) == (1 if gate.then == "give_up" else 2)
 
 
 @pytest.fixture
@@ -229,6 +240,106 @@ def test_blocks_that_do_not_fit_outside_the_budget_are_refused_before_the_run(
         sit(config, tmp_path, script, gpu=gpu)
     assert not any("kv_matched" in folder for folder in script.folders)
     assert sit(config, tmp_path / "without-gpu", script).exit_code == EXIT_OK
+
+
+# -- gates on several runs
+
+
+def without_pin(config: Config) -> Config:
+    config.path.write_text(TOML.replace("pin_kv_blocks = true", ""))
+    return load_config(config.path)
+
+
+def told(results: Path, folder: str) -> list[str]:
+    """The reasons in a folder's run.json."""
+    return [r.code for r in parse_run_record((results / "runs" / folder / "run.json").read_bytes(), folder).reasons]
+
+
+def test_a_run_with_another_command_than_its_arm_s_is_not_counted(config: Config, tmp_path: Path) -> None:
+    script, folder = Script(), "7b.eager.sustained.r1.p1a1"
+    script.changes[folder] = {"serve_argv": ("--num-gpu-blocks-override", "110")}  # no --enforce-eager
+    summary = sit(config, tmp_path, script)
+    assert (summary.exit_code, summary.runs_left) == (EXIT_SOME_FAILED, 1)
+    assert not [f for f in script.folders if f.endswith("eager.sustained.r1.p1a2")], "it would end the same way"
+    assert told(tmp_path / "results", folder) == ["not_as_configured"]
+    assert sit(config, tmp_path, Script()).exit_code == EXIT_OK
+
+
+def test_an_arm_that_is_not_kv_matched_is_not_counted(config: Config, tmp_path: Path) -> None:
+    """The eager run finds another number of blocks than its first start did, whichever of the two arms runs first."""
+    config, script = without_pin(config), Script()
+    for number in (1, 2):
+        script.changes[f"7b.eager.sustained.r{number}.p1a1"] = {"num_gpu_blocks": 108}
+    summary = sit(config, tmp_path, script)
+    assert (summary.exit_code, summary.runs_left) == (EXIT_SOME_FAILED, 2)
+    assert "7b.sustained.r1, 7b.sustained.r2" in summary.message
+    assert not [f for f in script.folders if f.endswith("a2")]
+    verdicts = {r.folder: [x.code for x in r.reasons] for r in settled(config, tmp_path)}
+    matched = {f"7b.graphs_kv_matched.sustained.r{n}.p1a1": ["kv_not_matched"] for n in (1, 2)}
+    assert {folder: codes for folder, codes in verdicts.items() if codes} == matched
+
+
+def settled(config: Config, tmp_path: Path) -> list[RunRecord]:
+    """The records as a further sitting finds them, which starts nothing."""
+    host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
+    plan = build_plan(config, ["published"])
+    with Store.open(tmp_path / "results", config) as store:
+        sitting = Campaign(config, plan, store, host, None, Display(io.StringIO()), execute=Script(), time_budget_s=0.0)
+        assert sitting.run().exit_code == EXIT_OUT_OF_TIME
+        return sitting.records
+
+
+def test_another_number_of_pinned_blocks_than_in_earlier_blocks_ends_the_campaign(
+    config: Config, tmp_path: Path
+) -> None:
+    def interrupt(context: RunContext) -> None:
+        if context.identity.repetition == 2:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StoreError):
+        sit(config, tmp_path, Script(before=interrupt))
+    for prime in (tmp_path / "results/primes").iterdir():
+        shutil.rmtree(prime)
+    script = Script()
+    script.natural = {"graphs": 99, "eager": 110}  # as the first start finds it now
+    with pytest.raises(
+        PreflightError, match=r"7b\.graphs\.sustained\.r2\.p1a1: pinned_kv_blocks_differ: 99 blocks, 7b.*100"
+    ):
+        sit(config, tmp_path, script)
+    assert told(tmp_path / "results", "7b.graphs.sustained.r2.p1a1") == ["pinned_kv_blocks_differ"]
+
+
+def test_a_block_that_was_finished_on_another_gpu_is_run_again_as_a_whole(
+    config: Config, tmp_path: Path, gpu: Gpu
+) -> None:
+    script = with_memory(50.0, 3.0)
+    other = gpu.identity().model_copy(update={"uuid": "GPU-other"})
+    script.changes["7b.eager.sustained.r1.p1a1"] = {"gpu": other}
+    summary = sit(config, tmp_path, script, gpu=gpu)
+    assert summary.exit_code == EXIT_OK
+    again = {f for f in script.folders if ".r1.p2" in f}
+    assert again == {f"7b.{arm}.sustained.r1.p2a1" for arm in ("graphs", "eager", "graphs_kv_matched")}
+    assert not [f for f in script.folders if ".r2.p2" in f]
+
+
+def test_a_gpu_that_changes_in_every_block_is_given_up(config: Config, tmp_path: Path, gpu: Gpu) -> None:
+    script = with_memory(50.0, 3.0)
+    other = gpu.identity().model_copy(update={"uuid": "GPU-other"})
+    script.changes |= {f"7b.eager.sustained.r1.p{n}a1": {"gpu": other} for n in (1, 2)}
+    summary = sit(config, tmp_path, script, gpu=gpu)
+    assert (summary.exit_code, summary.runs_left) == (EXIT_SOME_FAILED, 3)
+    assert not [f for f in script.folders if ".r1.p3" in f]
+
+
+def test_a_run_put_under_another_name_between_sittings_is_run_again(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    folder, runs = "7b.eager.sustained.r1.p1a1", tmp_path / "results/runs"
+    record = json.loads((runs / folder / "run.json").read_text())
+    graphs = json.loads((runs / folder.replace("eager", "graphs") / "run.json").read_text())
+    (runs / folder / "run.json").write_text(json.dumps(record | {"serve_argv": graphs["serve_argv"]}))
+    script = Script()
+    assert sit(config, tmp_path, script).exit_code == EXIT_OK
+    assert script.folders == ["7b.eager.sustained.r1.p1a2"]
 
 
 def test_copies_of_a_folder_do_not_share_their_process_mark(config: Config, tmp_path: Path) -> None:

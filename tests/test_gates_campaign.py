@@ -83,6 +83,7 @@ CASES: dict[str, list[tuple[RunRecord, dict[str, list[str]]]]] = {
             {"graphs_kv_matched.r2.p1a1": ["kv_not_matched", "kv_blocks_differ"]},
         ),
     ],
+    "pinned_kv_blocks_differ": [],
     "kv_blocks_differ": [
         (run("graphs", 2, num_gpu_blocks=1868, wall_start="2026-01-02"), {"graphs.r2.p1a1": ["kv_blocks_differ"]}),
     ],
@@ -97,6 +98,23 @@ def test_every_gate_has_a_breaking_input() -> None:
 def test_gate_fires_on_these_runs_only(code: str, way: int) -> None:
     broken, expected = CASES[code][way]
     assert judged(broken) == expected
+
+
+def test_pinned_blocks_that_differ_make_the_later_run_invalid() -> None:
+    configuration = CONFIGURATION | {"engine": {**CONFIGURATION["engine"], "pin_kv_blocks": True}}
+    later = {"num_gpu_blocks": 1868, "wall_start": "2026-01-02"}
+    assert judged(run("graphs", 2, **later), configuration=configuration) == {
+        "graphs.r2.p1a1": ["pinned_kv_blocks_differ"]
+    }
+    assert judged(configuration=configuration) == {}
+
+
+def test_an_attempt_does_not_count_because_a_later_one_does_not_fit() -> None:
+    both = [run("graphs_kv_matched", 2, attempt=n, num_gpu_blocks=2103) for n in (1, 2)]
+    found = judged(*both)
+    assert {folder for folder, codes in found.items() if "kv_not_matched" in codes} == {
+        f"graphs_kv_matched.r2.p1a{n}" for n in (1, 2)
+    }
 
 
 def test_another_setup_has_other_pools() -> None:
