@@ -19,12 +19,15 @@ LEAST_WINDOW_S = 5.0  # shorter: the counter's updates (100 ms) are too coarse
 
 
 @invalid(
-    "No other process used the GPU before the start.",
+    "No other process used the GPU before the start or in the window.",
     "End these processes, or choose another GPU with --gpu; then run the block again.",
 )
 def foreign_processes(e: Evidence) -> str | None:
-    pids = e.record.gpu_processes_before
-    return f"processes {', '.join(map(str, pids))}" if pids else None
+    r = e.record
+    for pids, when in ((r.gpu_processes_before, "before the start"), (r.gpu_processes_in_window, "in the window")):
+        if pids:
+            return f"processes {', '.join(map(str, pids))} {when}"
+    return None
 
 
 @invalid(

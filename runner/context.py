@@ -59,6 +59,7 @@ class Measured:
     engine_version: str | None = None
     idle_memory_mib: int | None = None
     gpu_processes: tuple[int, ...] | None = None  # before the start
+    own_processes: set[int] = field(default_factory=set)  # the engine's, at the end of the load
     metrics: dict[str, bytes] = field(default_factory=dict)  # by "before", "after"
 
     def mark(self, name: str) -> None:

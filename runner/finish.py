@@ -104,7 +104,7 @@ def complete(
     failure = failure or parsed.problem
     if failure is None and ended is not None:
         failure = EngineFailed(f"telemetry ended early: {ended}", "telemetry_lost")
-    record = _record(ctx, measured, parsed, absent)
+    record = _record(ctx, measured, parsed, absent, telemetry)
     if failure is not None:
         message = f"{failure.message} (next: {failure.hint})" if failure.hint else failure.message
         changes: dict[str, Any] = {
@@ -122,13 +122,17 @@ def complete(
     return record
 
 
-def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | None) -> RunRecord:
+def _record(
+    ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | None, telemetry: Telemetry | None
+) -> RunRecord:
     """The record as far as it goes without the verdict."""
     engine, log, profile, trace = ctx.config.engine, parsed.log, ctx.profile, parsed.steps
-    moments = dict(measured.moments)
+    moments, foreign = dict(measured.moments), None
     if parsed.bench is not None and parsed.bench.window_s is not None:
         begin_s, end_s = parsed.bench.window_s
         moments |= {"window_begin_ns": round(begin_s * 1e9), "window_end_ns": round(end_s * 1e9)}
+        window = (moments[name] for name in ("healthy_ns", "window_begin_ns", "window_end_ns"))
+        foreign = telemetry.foreign(measured.own_processes, *window) if telemetry else None
     blocks = next((m.num_gpu_blocks for m in (parsed.after, parsed.before) if m is not None), None)
     overridden = log is not None and log.num_gpu_blocks_override is not None
     load: dict[str, Any] = {}
@@ -157,6 +161,7 @@ def _record(ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | N
         server_log=log.to_dict() if log is not None else {},
         idle_gpu_memory_mib=measured.idle_memory_mib,
         gpu_processes_before=measured.gpu_processes,
+        gpu_processes_in_window=foreign,
         step_trace_end=TraceEnd(complete=trace.complete, dropped=trace.dropped, errors=trace.errors) if trace else None,
         telemetry_absent_reason=absent,
         files_sha256={path.name: sha256(path) for path in sorted(ctx.directory.iterdir()) if path.is_file()},

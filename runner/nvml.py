@@ -116,9 +116,10 @@ class Gpu:
     def _get(self, name: str, *args: Any) -> Any:
         return _optional(f"nvmlDeviceGet{name}", self._handle, *args)
 
-    def processes(self) -> list[int]:
-        """Ids of compute processes (in a container: of the host's); empty also where the driver does not tell."""
-        return sorted(int(process.pid) for process in self._get("ComputeRunningProcesses") or ())
+    def processes(self) -> list[int] | None:
+        """Ids of compute processes (in a container: of the host's); None where the driver does not tell."""
+        found = self._get("ComputeRunningProcesses")
+        return None if found is None else sorted(int(process.pid) for process in found)
 
     def mig_enabled(self) -> bool:
         mode = self._get("MigMode")

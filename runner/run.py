@@ -15,7 +15,7 @@ from runner.errors import EngineFailed
 from runner.finish import collect, complete
 from runner.memory import utilization_for
 from runner.nvml import NvmlFailed
-from runner.processes import Child, free_port
+from runner.processes import Child, free_port, marked
 from runner.telemetry import Telemetry
 from runner.watch import Stopped, Watch, death
 
@@ -67,7 +67,7 @@ def _used_memory_mib(ctx: RunContext, limit_mib: int) -> int | None:
 
 
 def _holders(ctx: RunContext) -> str:
-    pids = ctx.gpu.processes() if ctx.gpu else []
+    pids = ctx.gpu.processes() if ctx.gpu else None
     return f"processes {', '.join(map(str, pids))}" if pids else "processes that this user cannot see"
 
 
@@ -79,7 +79,8 @@ def _wait_for_idle_gpu(ctx: RunContext, measured: Measured) -> None:
         message = f"{used} MiB of GPU memory are in use before the start, by {_holders(ctx)}"
         raise EngineFailed(message, "gpu_busy", "end these processes, or choose another GPU with --gpu")
     measured.idle_memory_mib = used
-    measured.gpu_processes = tuple(ctx.gpu.processes()) if ctx.gpu else None
+    pids = ctx.gpu.processes() if ctx.gpu else None
+    measured.gpu_processes = None if pids is None else tuple(pids)
 
 
 def _wait_for_freed_memory(ctx: RunContext, measured: Measured) -> EngineFailed | None:
@@ -174,6 +175,7 @@ def _load(ctx: RunContext, measured: Measured, watch: Watch, client: BenchClient
     status = watch.until(client.poll, timeouts.bench_s, "bench_timeout")
     measured.mark("bench_exit_ns")
     watch.call(partial(http.fetch, port, "/health"))
+    measured.own_processes = {process.pid for process in marked(ctx.marker)} if ctx.gpu else set()
     if status != 0:
         raise death(client, watch.doing, "client_failed")
     measured.metrics["after"] = watch.call(partial(http.fetch, port, "/metrics"))

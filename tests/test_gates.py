@@ -353,7 +353,10 @@ BROKEN: dict[str, list[Break]] = {
     ],  # type: ignore[misc]
     "jit_in_window": [lambda e: window(e, 50.8, 2), lambda e: window(e, 52.0, 100)],
     "engine_errors": [lambda e: log(e, error_lines=("ValueError: x",))],
-    "foreign_processes": [lambda e: changed(e, gpu_processes_before=(4711,))],
+    "foreign_processes": [
+        lambda e: changed(e, gpu_processes_before=(4711,)),
+        lambda e: changed(e, gpu_processes_in_window=(4711,)),
+    ],
     "gpu_memory_in_use": [
         lambda e: changed(e, idle_gpu_memory_mib=2049),
         lambda e: telemetry(e, last_memory_mib=513),
@@ -392,6 +395,7 @@ JUST_RIGHT: list[Break] = [
     lambda e: bench(e, {"itl_us": (0, 20_000)}),  # several tokens in one chunk
     lambda e: lasting(e, 8.0, request_rate=1.0),  # the first request of a slow load may come late
     lambda e: changed(e, gpu_processes_before=None, idle_gpu_memory_mib=None),
+    lambda e: changed(e, gpu_processes_in_window=()),
     lambda e: changed(replace(e, telemetry=None), gpu=None),
 ]
 

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -18,14 +19,16 @@ import pytest
 
 from analysis.formats.bench import BenchResult, parse_bench
 from analysis.formats.run_record import GpuIdentity, RunIdentity, RunRecord, TraceEnd
+from runner import nvml
 from runner.config import parse_config
 from runner.context import RunContext
 from runner.errors import PreflightError, StoreError
 from runner.launcher import EngineHost
-from runner.nvml import GpuMemory, NvmlFailed, TelemetryRow
+from runner.nvml import GpuMemory, NvmlFailed, TelemetryRow, open_gpu
 from runner.processes import marked
 from runner.run import execute_run
 from runner.watch import Stopped
+from tests.fake_nvml import FakeNvml
 
 CONFIG = """
 [campaign]
@@ -360,6 +363,34 @@ def test_a_run_with_a_gpu_has_telemetry_from_before_the_start_to_after_the_stop(
     assert row[2:] == (True, 0)
     assert record.engine_environment["CUDA_VISIBLE_DEVICES"] == "0"
     assert "telemetry.csv" not in names(ctx)
+
+
+def test_a_process_that_uses_the_gpu_in_the_window_makes_the_run_invalid(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through NVML: the engine's own process does not count, one that is not of this run does."""
+    fake = FakeNvml()
+    fake.used = 0
+    fake.readings["nvmlDeviceGetCurrentClocksEventReasons"] = 0
+    monkeypatch.setattr(nvml, "pynvml", fake)
+    monkeypatch.setattr("runner.telemetry.LOOK_EVERY", 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("CAMPAIGN_STANDIN_SPEED", "60")
+    foreign: list[int] = []
+
+    def on_phase(phase: str) -> None:
+        if phase in ("probing", "measuring", "stopping"):
+            engine = [process.pid for process in marked(ctx.marker) if "bench" not in process.cmdline()]
+            pids = engine + (foreign if phase == "measuring" else [])
+            fake.readings["nvmlDeviceGetComputeRunningProcesses"] = [SimpleNamespace(pid=pid) for pid in pids]
+
+    for foreign, status in (([], "valid"), ([1], "invalid")):
+        fake.readings["nvmlDeviceGetComputeRunningProcesses"] = []
+        ctx = make(arm="eager" if foreign else "graphs", gpu=open_gpu(), on_phase=on_phase)
+        record = execute_run(ctx)
+        assert (record.status, record.gpu_processes_in_window) == (status, tuple(foreign))
+    (reason,) = (r for r in record.reasons if r.severity == "invalid")
+    assert (reason.code, reason.evidence) == ("foreign_processes", "processes 1 in the window")
 
 
 def test_a_busy_gpu_fails_the_run_before_the_engine_starts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ class FakeGpu:
 
     def __init__(self, fail_at: int | None = None, error: Exception | None = None, slow_s: float = 0.0) -> None:
         self.fail_at, self.error, self.slow_s, self.count = fail_at, error, slow_s, 0
+        self.pids: list[int] | None = []
 
     def sample(self) -> TelemetryRow:
         self.count += 1
@@ -24,6 +25,9 @@ class FakeGpu:
         if self.count == self.fail_at and self.error:
             raise self.error
         return TelemetryRow(t_ns=time.monotonic_ns(), energy_mj=self.count, power_mw=0)
+
+    def processes(self) -> list[int] | None:
+        return self.pids
 
 
 def rows(path: Path) -> list[list[str]]:
@@ -109,3 +113,46 @@ def test_a_full_disk_stops_it_with_a_reason() -> None:
 def test_stop_without_start_writes_nothing(tmp_path: Path) -> None:
     Telemetry(FakeGpu(), tmp_path / "t.csv").stop()  # type: ignore[arg-type]
     assert not (tmp_path / "t.csv").exists()
+
+
+ENGINE, OTHER = 100, 200
+
+
+@pytest.mark.parametrize(
+    ("own", "phases", "foreign"),
+    [
+        ({ENGINE, 101}, [[], [ENGINE], [ENGINE], [ENGINE]], ()),
+        ({ENGINE}, [[], [ENGINE], [ENGINE, OTHER], [ENGINE]], (OTHER,)),
+        ({ENGINE}, [[], [ENGINE, OTHER], [ENGINE, OTHER], [ENGINE]], (OTHER,)),
+        ({ENGINE}, [[], [ENGINE, OTHER], [ENGINE], [ENGINE]], ()),  # gone before the window
+        ({ENGINE}, [[], [ENGINE], [ENGINE], [ENGINE, OTHER]], ()),  # came after it
+        # ids of the host, seen from a container: the engine's are those that were there when it became healthy
+        ({7}, [[], [ENGINE], [ENGINE], [ENGINE]], ()),
+        ({7}, [[], [ENGINE], [ENGINE, OTHER], [ENGINE]], (OTHER,)),
+        (set(), [[], [], [], []], ()),
+        ({ENGINE}, [None, None, None, None], None),
+    ],
+)
+def test_processes_in_the_window_that_are_not_the_engine_s(
+    tmp_path: Path, own: set[int], phases: list[list[int] | None], foreign: tuple[int, ...] | None
+) -> None:
+    """Phases: before the start, starting, the window, after it."""
+    gpu, moments = FakeGpu(), []
+    telemetry = Telemetry(gpu, tmp_path / "t.csv")  # type: ignore[arg-type]
+    for pids in phases:
+        gpu.pids = pids
+        moments.append(time.monotonic_ns())
+        telemetry._look()
+    assert telemetry.foreign(own, *moments[2:3], *moments[2:]) == foreign
+
+
+def test_processes_are_looked_for_while_it_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.telemetry.LOOK_EVERY", 2)
+    gpu = FakeGpu()
+    gpu.pids = [OTHER]
+    telemetry = Telemetry(gpu, tmp_path / "t.csv", interval_s=0.001)  # type: ignore[arg-type]
+    begun = time.monotonic_ns()
+    telemetry.start()
+    sampled_until(telemetry, 3)
+    telemetry.stop()
+    assert telemetry.foreign(set(), begun, begun, time.monotonic_ns()) == (OTHER,)

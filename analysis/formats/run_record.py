@@ -128,6 +128,7 @@ class RunRecord(RunIdentity):
     server_log: dict[str, Any] = Field(default_factory=dict)  # analysis.formats.server_log.ServerLog as a dict
     idle_gpu_memory_mib: int | None = None  # before the start
     gpu_processes_before: tuple[int, ...] | None = None  # compute processes before the start; none of them is ours
+    gpu_processes_in_window: tuple[int, ...] | None = None  # that are not ours, looked for every second
     step_trace_end: TraceEnd | None = None
     telemetry_absent_reason: str | None = None  # why telemetry.parquet is missing, if it is
     files_sha256: dict[str, str] = Field(default_factory=dict)
