@@ -20,6 +20,7 @@ from runner.plan_view import render_plan
 
 if TYPE_CHECKING:
     from runner.launcher import EngineHost
+    from runner.workers import GpuOptions
 
 PATH = click.Path(path_type=Path)
 EXIT_CODES = """\b
@@ -78,7 +79,8 @@ def _results_folder(config: Config, results: Path | None) -> Path:
 
 
 def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that say what the machine has; the command gets the engine's host and the configuration as it is here."""
+    """Options that say what the machine has; the command gets the configuration as it is here, the engine's host
+    and the choice of GPUs."""
 
     @click.option(
         "--engine-python",
@@ -115,16 +117,20 @@ def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
         cpus: str | None,
         launcher: str | None,
         image: str | None,
+        gpu: str | None,
+        workers: int | None,
+        no_gpu: bool,
         **others: Any,
     ) -> Any:
         from runner.launcher import EngineHost
         from runner.units import parse_cpus
+        from runner.workers import GpuOptions
 
         given = {name: value for name, value in (("launcher", launcher), ("image", image)) if value}
         config = config.model_copy(update={"engine": config.engine.model_copy(update=given)})
         allowed = parse_cpus(cpus) if cpus else None
         host = EngineHost(engine_python, engine_path, models.resolve(), cache.resolve(), config.engine.kind, allowed)
-        return function(config, plan, host, **others)
+        return function(config, plan, host, GpuOptions(gpu, workers, no_gpu), **others)
 
     return command
 
@@ -159,10 +165,8 @@ def run(
     config: Config,
     plan: Plan,
     host: EngineHost,
+    gpu_options: GpuOptions,
     results: Path | None,
-    gpu: str | None,
-    workers: int | None,
-    no_gpu: bool,
     primes_only: bool,
     report_to: Path | None,
     time_budget: str | None,
@@ -178,7 +182,6 @@ def run(
     from runner.units import parse_duration_s
 
     begun, root = time.monotonic(), _results_folder(config, results)
-    simulated = config.engine.kind == "stand-in"
     if config.engine.launcher == "container":
         from runner.containers import open_containers
 
@@ -186,11 +189,11 @@ def run(
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host.check(config, {block.model for block in plan.blocks})
     host.compile_bytecode(config)
-    gpus = [] if no_gpu or simulated else side_by_side.open_gpus(gpu, workers)
-    parts = side_by_side.split_cpus(host.cpus, len(gpus) or workers or 1)
+    gpus = gpu_options.open(config)
+    parts = gpu_options.parts(gpus, host.cpus)
     if worker:
         plan = side_by_side.enter(plan, *parse_shard(worker), host.cpus)
-    elif simulated:
+    elif config.engine.kind == "stand-in":
         click.echo(
             "SIMULATED: the engine is the bundled stand-in, a scheduling model; its figures say nothing about any GPU.",
             err=True,
@@ -225,12 +228,12 @@ def run(
 @plan_options
 @results_option
 @machine_options
-def doctor(config: Config, plan: Plan, host: EngineHost, results: Path | None, **gpu: Any) -> None:
+def doctor(config: Config, plan: Plan, host: EngineHost, gpus: GpuOptions, results: Path | None) -> None:
     """Look at all that `run` with the same options needs; say what mends what is missing. Measures nothing."""
     from runner.doctor import Place, examine
 
     failed = False
-    for finding in examine(Place(config, plan, host, _results_folder(config, results).resolve(), **gpu)):
+    for finding in examine(Place(config, plan, host, _results_folder(config, results).resolve(), gpus)):
         click.echo(str(finding))
         failed |= finding.state == "FAILED"
     sys.exit(2 if failed else 0)
@@ -239,7 +242,7 @@ def doctor(config: Config, plan: Plan, host: EngineHost, results: Path | None, *
 @main.command()
 @plan_options
 @machine_options
-def fetch(config: Config, plan: Plan, host: EngineHost, **_: Any) -> None:
+def fetch(config: Config, plan: Plan, host: EngineHost, _: GpuOptions) -> None:
     """Download the models of the plan that have weights = "hub", at their revisions; again, it goes on or does nothing.
 
     HF_TOKEN and HF_ENDPOINT are used where set.
@@ -328,3 +331,36 @@ def check(database: Path) -> None:
     verdicts, as_declared = check_claims(database)
     click.echo(verdicts)
     sys.exit(0 if as_declared else 3)
+
+
+def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each fact of a server that `campaign advise` can be told."""
+    from analysis.advise import Server
+
+    for name, field in reversed(Server.model_fields.items()):
+        function = click.option(f"--{name.replace('_', '-')}", help=field.description)(function)
+    return function
+
+
+@main.command()
+@click.argument("results", type=PATH, required=False)
+@click.option("--database", type=PATH, help="What was measured, loaded; or name a RESULTS folder.")
+@click.option("--cell", default="*", metavar="GLOB", help="Only cells (model.profile) of it that match.")
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def advise(results: Path | None, database: Path | None, cell: str, as_json: bool, **server: str | None) -> None:
+    """What to set on a server: KV tokens, engine steps and throughput by arm, from measured runs and what is given.
+
+    Without RESULTS and --database from the options alone. Each figure says if it was measured, given, assumed or
+    computed.
+    """
+    from tempfile import TemporaryDirectory
+
+    from analysis import advise as advice
+    from analysis.load import load as load_results
+
+    with TemporaryDirectory() as folder:
+        if results is not None:
+            database = load_results(results, Path(folder) / "results.duckdb").database
+        found = advice.answer(database, server, cell)
+    click.echo(advice.as_json(found) if as_json else advice.as_text(found))

@@ -33,12 +33,7 @@ REMOVE_WAIT_S = 60.0  # for a container that the engine is still making, or stil
 END_TRIES = 5  # to hear of a server's end, when the engine does not answer
 SHM_BYTES = 2 * 2**30
 BYTECODE_TIMEOUT_S = 1800.0
-_COMPILE = """
-import compileall, os, sys
-for path in sys.path:
-    if os.path.isdir(path):
-        compileall.compile_dir(path, maxlevels=20, quiet=2, workers=0)
-"""
+_COMPILE = "import compileall as c, sys; [c.compile_dir(p, maxlevels=20, quiet=2, workers=0) for p in sys.path if p]"
 API_ERRORS = (docker.errors.DockerException, OSError)  # requests' errors are OSErrors
 INSTEAD = "or use --launcher process, which needs no container engine"
 
@@ -69,32 +64,25 @@ def open_containers(image: str, *, pull: bool = True) -> Containers:
         client = docker.from_env(timeout=API_TIMEOUT_S)
         version, info = client.version(), client.info()
     except API_ERRORS as error:
+        hint = f"start Docker, mount its socket and let this user reach it (group docker), {INSTEAD}"
+        raise PreflightError(f"no container engine answers: {error}", hint) from error
+    podman = any("podman" in part.get("Name", "").lower() for part in version.get("Components") or ())
+    if podman or any("rootless" in option for option in info.get("SecurityOptions") or ()):
         raise PreflightError(
-            f"no container engine answers: {error}",
-            f"start Docker, mount its socket and let this user reach it (group docker), {INSTEAD}",
-        ) from error
-    if any("podman" in part.get("Name", "").lower() for part in version.get("Components") or ()):
-        raise PreflightError(
-            "the socket is Podman's, which cannot start siblings by GPU UUID", f"use Docker, {INSTEAD}"
-        )
-    if any("rootless" in option for option in info.get("SecurityOptions") or ()):
-        raise PreflightError(
-            "the container engine is rootless: its siblings cannot share this one's paths and users",
+            f"the container engine is {'Podman' if podman else 'rootless'}: its siblings cannot have one GPU by UUID, "
+            "and this one's paths and users",
             f"use Docker as root (`docker context use default`), {INSTEAD}",
         )
-    own, own_id = None, own_container_id()
+    own_id = own_container_id()
     try:
         own = client.containers.get(own_id).attrs if own_id else None
         image_attrs = _image(client, image, pull)
     except docker.errors.NotFound as error:
-        raise PreflightError(
-            str(error.explanation or error), f"`docker pull` it (check DOCKER_HOST and engine.image), {INSTEAD}"
-        ) from error
+        hint = f"`docker pull` it (check DOCKER_HOST and engine.image), {INSTEAD}"
+        raise PreflightError(str(error.explanation or error), hint) from error
     except API_ERRORS as error:
-        raise PreflightError(
-            f"engine.image {image}: {error}",
-            "check the network, or carry it over: `docker save`, `docker load`, --image",
-        ) from error
+        hint = "check the network, or carry it over: `docker save`, `docker load`, --image"
+        raise PreflightError(f"engine.image {image}: {error}", hint) from error
     return Containers(client, image, image_attrs, own, str(version.get("Version")))
 
 
@@ -150,10 +138,8 @@ class Containers:
 
     def _create(self, argv: Sequence[str], environment: Mapping[str, str], marker: str, **more: Any) -> Any:
         """A container of the image, not yet started. The image's own variables for vLLM and Python do not get in."""
-        unset: list[str] = []
-        for name in (variable.partition("=")[0] for variable in self.image["Config"].get("Env") or ()):
-            if name.startswith(FOREIGN) and name not in environment:
-                unset += ["-u", name]
+        names = (variable.partition("=")[0] for variable in self.image["Config"].get("Env") or ())
+        unset = [f"-u{name}" for name in names if name.startswith(FOREIGN) and name not in environment]
         return self.client.containers.create(
             self.image["Id"],
             list(argv),
@@ -218,10 +204,8 @@ class Containers:
                     self.client.api.remove_container(container["Id"], v=True, force=True)
                     removed.append(container["Names"][0].lstrip("/"))
             if time.monotonic() > deadline:
-                raise PreflightError(
-                    "containers of earlier runs cannot be removed",
-                    f"`docker ps -a --filter label={LABEL}`, restart Docker",
-                )
+                hint = f"`docker ps -a --filter label={LABEL}`, restart Docker"
+                raise PreflightError("containers of earlier runs cannot be removed", hint)
             time.sleep(0.2)
 
     def serve(
@@ -315,12 +299,11 @@ class EngineContainer(Child):
 
     def facts(self) -> ContainerFacts:
         """For the run record, after `stop`."""
-        known = self._engine.facts()
         return ContainerFacts(
             id=self._container.id,
-            image=known["image"],
-            image_id=known["image_id"],
-            image_digests=tuple(known["image_digests"]),
+            image=self._engine.reference,
+            image_id=self._engine.image["Id"],
+            image_digests=tuple(sorted(self._engine.image.get("RepoDigests") or ())),
             exit_code=self.state.get("ExitCode"),
             oom_killed=self.state.get("OOMKilled"),
         )

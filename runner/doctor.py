@@ -16,12 +16,11 @@ from runner.errors import CampaignError, PreflightError
 from runner.http import HOST
 from runner.launcher import EngineHost
 from runner.memory import GIB, utilization_for
-from runner.nvml import Gpu
 from runner.plan import Plan
 from runner.plan_view import plan_disk_bytes
 from runner.processes import PORTS, free_port
 from runner.run import IDLE_LIMIT_MIB
-from runner.workers import ALONE, open_gpus
+from runner.workers import ALONE, GpuOptions
 
 DRIVER = (580,)  # of CUDA 13
 COMPOSE = (2, 30)  # knows `gpus`
@@ -55,16 +54,11 @@ class Place:
     plan: Plan
     host: EngineHost
     results: Path  # absolute
-    gpu: str | None = None
-    workers: int | None = None
-    no_gpu: bool = False
+    gpus: GpuOptions
 
     @property
     def models(self) -> set[str]:
         return {block.model for block in self.plan.blocks}
-
-    def gpus(self) -> list[Gpu]:
-        return [] if self.no_gpu or self.config.engine.kind == "stand-in" else open_gpus(self.gpu, self.workers)
 
 
 def _version(text: str) -> tuple[int, ...]:
@@ -73,7 +67,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _gpu(place: Place) -> str:
     """Driver, card, MIG, memory in use, memory budget; of every GPU that would be used."""
-    if not (gpus := place.gpus()):
+    if not (gpus := place.gpus.open(place.config)):
         raise NotChecked("this engine uses none")
     for gpu in gpus:
         facts, used = gpu.facts(), gpu.memory_used_mib()
@@ -105,7 +99,7 @@ def _engine(place: Place) -> str:
     for folder in (host.cache, place.results):
         containers.host_path(folder)
     host.check(place.config, place.models)
-    for gpu in place.gpus():
+    for gpu in place.gpus.open(place.config):
         containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=gpu.identity().uuid)
     return f"{engine.kind} {engine.version} in {engine.image}, Docker {containers.version}, models in {host.models}"
 

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
 from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, STOP_SIGNALS, Summary
+from runner.config import Config
 from runner.errors import PreflightError
 from runner.nvml import Gpu, open_gpu
 from runner.plan import Plan, worker_of
@@ -32,24 +33,37 @@ RELAY_WAIT_S = 5.0
 ALONE = "--workers 1 uses one GPU alone"
 
 
-def open_gpus(gpu: str | None, workers: int | None) -> list[Gpu]:
-    """The GPU named, or all that CUDA_VISIBLE_DEVICES names or the machine has, the first `workers` of them.
+@dataclass(frozen=True)
+class GpuOptions:
+    """--gpu, --workers and --no-gpu as given."""
 
-    Raises PreflightError when one cannot be used, they are not of one kind, or are fewer than `workers`.
-    """
-    gpus = [open_gpu(gpu)]
-    if gpu is None and workers != 1:
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        selectors = named.split(",") if named else map(str, range(gpus[0].facts()["gpus_in_machine"]))
-        gpus = [open_gpu(selector.strip()) for selector in selectors][:workers]
-    kinds = {found.identity().name for found in gpus}
-    if len(kinds) > 1:
-        raise PreflightError(
-            f"the GPUs are not of one kind: {', '.join(sorted(kinds))}", f"choose with CUDA_VISIBLE_DEVICES; {ALONE}"
-        )
-    if len(gpus) < (workers or 1):
-        raise PreflightError(f"--workers {workers}: {len(gpus)} GPU to use", "give no more workers than GPUs")
-    return gpus
+    gpu: str | None = None
+    workers: int | None = None
+    no_gpu: bool = False
+
+    def open(self, config: Config) -> list[Gpu]:
+        """The GPU named, or all that CUDA_VISIBLE_DEVICES names or the machine has, the first `workers` of them; none
+        for an engine that uses none.
+
+        Raises PreflightError when one cannot be used, they are not of one kind, or are fewer than `workers`.
+        """
+        if self.no_gpu or config.engine.kind == "stand-in":
+            return []
+        gpus = [open_gpu(self.gpu)]
+        if self.gpu is None and self.workers != 1:
+            named = os.environ.get("CUDA_VISIBLE_DEVICES")
+            selectors = named.split(",") if named else map(str, range(gpus[0].facts()["gpus_in_machine"]))
+            gpus = [open_gpu(selector.strip()) for selector in selectors][: self.workers]
+        if len(kinds := {found.identity().name for found in gpus}) > 1:
+            hint = f"choose with CUDA_VISIBLE_DEVICES; {ALONE}"
+            raise PreflightError(f"the GPUs are not of one kind: {', '.join(sorted(kinds))}", hint)
+        if len(gpus) < (self.workers or 1):
+            raise PreflightError(f"--workers {self.workers}: {len(gpus)} GPU to use", "give no more workers than GPUs")
+        return gpus
+
+    def parts(self, gpus: Sequence[Gpu], cpus: frozenset[int] | None) -> list[frozenset[int]]:
+        """The CPUs of each worker: without GPUs there are as many as asked for."""
+        return split_cpus(cpus, len(gpus) or self.workers or 1)
 
 
 def split_cpus(cpus: frozenset[int] | None, workers: int) -> list[frozenset[int]]:

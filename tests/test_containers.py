@@ -154,7 +154,7 @@ def test_a_server_has_one_gpu_no_privilege_and_none_of_the_images_variables(tmp_
         serve(client, tmp_path)
     assert caught.value.failure_class == "container_runtime_missing"
     more = client.made[0]["more"]
-    assert more["entrypoint"] == ["/usr/bin/env", "-u", "VLLM_BUILD_COMMIT"]
+    assert more["entrypoint"] == ["/usr/bin/env", "-uVLLM_BUILD_COMMIT"]
     assert more["environment"]["VLLM_KNOWN"] == "0"
     assert more["device_requests"][0]["DeviceIDs"] == ["GPU-1"]
     assert more["cpuset_cpus"] == "1,2"

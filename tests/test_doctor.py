@@ -19,6 +19,7 @@ from runner.doctor import Finding, Place, examine
 from runner.errors import PreflightError
 from runner.launcher import EngineHost
 from runner.plan import build_plan
+from runner.workers import GpuOptions
 
 ROOT = Path(__file__).parent.parent
 Usage = namedtuple("Usage", "total used free")
@@ -45,7 +46,7 @@ def place(tmp_path: Path, **engine: Any) -> Place:
     config = load_config(ROOT / "campaign.toml")
     config = config.model_copy(update={"engine": config.engine.model_copy(update=engine)})
     host = EngineHost(sys.executable, (), tmp_path / "models", tmp_path / "cache", config.engine.kind)
-    return Place(config, build_plan(config, ["published"]), host, tmp_path / "results")
+    return Place(config, build_plan(config, ["published"]), host, tmp_path / "results", GpuOptions())
 
 
 def finding(name: str, where: Place) -> Finding:
@@ -62,7 +63,7 @@ def finding(name: str, where: Place) -> Finding:
 def test_an_old_driver_and_a_busy_gpu_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: Callable[[], FakeGpu], found: str, mend: str
 ) -> None:
-    monkeypatch.setattr(doctor, "open_gpus", lambda *_: [gpu()])
+    monkeypatch.setattr(GpuOptions, "open", lambda *_: [gpu()])
     said = finding("GPU", place(tmp_path))
     assert said.state == "FAILED"
     assert found in said.found
@@ -70,13 +71,13 @@ def test_an_old_driver_and_a_busy_gpu_are_found(
 
 
 def test_a_good_gpu_is_ok_and_a_mig_slice_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "open_gpus", lambda *_: [FakeGpu()])
+    monkeypatch.setattr(GpuOptions, "open", lambda *_: [FakeGpu()])
     assert finding("GPU", place(tmp_path)).state == "ok"
 
     def slice_(*_: Any) -> Any:
         raise PreflightError("GPU 0 is in MIG mode", "switch it off with `nvidia-smi -i 0 -mig 0`")
 
-    monkeypatch.setattr(doctor, "open_gpus", slice_)
+    monkeypatch.setattr(GpuOptions, "open", slice_)
     assert "-mig 0" in finding("GPU", place(tmp_path)).mend
 
 
@@ -115,7 +116,7 @@ def test_a_full_disk_is_found_with_weights_still_to_be_fetched(tmp_path: Path, m
         assert finding("disk", where).state == state
     hub = {name: model.model_copy(update={"weights": "hub"}) for name, model in where.config.models.items()}
     config = where.config.model_copy(update={"models": hub})
-    said = finding("disk", Place(config, where.plan, where.host, where.results))
+    said = finding("disk", Place(config, where.plan, where.host, where.results, where.gpus))
     assert said.state == "FAILED"
     assert "50.0 GiB free" in said.found
 

@@ -24,11 +24,13 @@ from runner.plan import build_plan, worker_of
 from runner.processes import marked
 from runner.status import render_status
 from runner.store import Store, read_header, read_records
+from runner.workers import GpuOptions
 from tests.fake_nvml import FakeNvml
 from tests.make_config import toml
 
 ROOT = Path(__file__).parent.parent
 CONFIG = parse_config(toml(("repetitions = 1", "repetitions = 2")), Path("campaign.toml"))
+VLLM = load_config(ROOT / "campaign.toml")
 TWO_CPUS = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 
 
@@ -39,7 +41,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def uuids(*options: Any) -> list[str]:
-    return [gpu.identity().uuid for gpu in workers.open_gpus(*options)]
+    return [gpu.identity().uuid for gpu in GpuOptions(*options).open(VLLM)]
 
 
 # -- who does what
@@ -50,6 +52,7 @@ def test_every_gpu_is_used_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch
     assert uuids(None, None) == ["GPU-0000-0", "GPU-0000-1"]
     assert uuids(None, 1) == ["GPU-0000-0"]
     assert uuids("1", None) == ["GPU-0000-1"]
+    assert GpuOptions(no_gpu=True).open(VLLM) == GpuOptions().open(CONFIG) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert uuids(None, None) == ["GPU-0000-1"]
 
@@ -58,17 +61,17 @@ def test_every_gpu_is_used_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch
 def test_more_workers_than_gpus_and_gpus_of_two_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for options in ((None, 3), ("0", 2)):
         with pytest.raises(PreflightError, match="to use"):
-            workers.open_gpus(*options)
+            GpuOptions(*options).open(VLLM)
     monkeypatch.setattr(FakeNvml, "nvmlDeviceGetName", lambda _, handle: f"card {handle}", raising=False)
     with pytest.raises(PreflightError, match="not of one kind: card 0, card 1") as caught:
-        workers.open_gpus(None, None)
+        GpuOptions().open(VLLM)
     assert "--workers 1" in caught.value.hint
-    assert len(workers.open_gpus(None, 1)) == 1
+    assert len(GpuOptions(workers=1).open(VLLM)) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
 def test_blocks_are_whole_each_has_one_worker_and_a_cell_visits_every_gpu(count: int) -> None:
-    plan = build_plan(load_config(ROOT / "campaign.toml"), ["published"])
+    plan = build_plan(VLLM, ["published"])
     of = worker_of(plan, count)
     assert of.keys() == {block.block_id for block in plan.blocks}
     assert set(of.values()) == set(range(1, count + 1))
@@ -95,7 +98,7 @@ def test_a_core_is_not_split_between_workers(tmp_path: Path, monkeypatch: pytest
 def test_a_worker_gets_its_gpu_its_cpus_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["campaign", "run", "--suite", "mechanism", "--workers", "2"])
     parts = [frozenset({0, 2}), frozenset({1, 3})]
-    lines = workers.command_lines(workers.open_gpus(None, 2), parts, 7, 90.4)
+    lines = workers.command_lines(GpuOptions(workers=2).open(VLLM), parts, 7, 90.4)
     assert list(lines) == ["gpu 0", "gpu 1"]
     own = lines["gpu 1"]
     assert own[:8] == [sys.executable, "-m", "runner", "run", "--suite", "mechanism", "--workers", "2"]
