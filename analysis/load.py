@@ -77,6 +77,8 @@ def load(results: Path, database: Path) -> LoadSummary:
             con.execute("INSERT INTO campaign VALUES (?, ?)", [name, json.dumps(configuration, sort_keys=True)])
             for path in sorted((results / "sittings").glob("*/provenance.json")):
                 _all_or_nothing(con, path.parent, partial(_insert_sitting, con, path))
+            for path in sorted((results / "loops").glob("*.json")):
+                _all_or_nothing(con, path, partial(_insert_loop, con, path))
             verdicts = []
             for verdict in judge_each(results):  # its evidence is dropped before the next run's is read
                 if _all_or_nothing(con, verdict.folder, partial(_insert_run, con, verdict)):
@@ -118,6 +120,13 @@ def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) 
 def _insert_sitting(con: _Connection, path: Path) -> None:
     provenance = json.loads(path.read_text(encoding="utf-8"))
     con.execute("INSERT INTO sittings VALUES (?, ?)", [path.parent.name, json.dumps(provenance, sort_keys=True)])
+
+
+def _insert_loop(con: _Connection, path: Path) -> None:
+    loop = json.loads(path.read_text(encoding="utf-8"))
+    columns = con.table("loop_runs").columns
+    rows = [{**loop, **run, "loop": path.stem} for run in loop["runs"]]
+    _insert(con, "loop_runs", columns, [[row.get(column) for column in columns] for row in rows])
 
 
 def _insert_run(con: _Connection, verdict: Verdict) -> None:

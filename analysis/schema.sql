@@ -34,6 +34,13 @@ CREATE TABLE attempts (
     bench_mean_ttft_ms DOUBLE, bench_mean_tpot_ms DOUBLE, bench_mean_itl_ms DOUBLE
 );
 
+-- the same runs without this project: tools/gpu-host/plain_loop.py, its files in loops/
+CREATE TABLE loop_runs (
+    loop VARCHAR, way VARCHAR, simulated BOOLEAN, machine_id VARCHAR, gpu_uuid VARCHAR, model VARCHAR, arm VARCHAR, profile VARCHAR, repetition INTEGER,
+    begin_ns BIGINT, ready_ns BIGINT, client_begin_ns BIGINT, client_end_ns BIGINT, end_ns BIGINT,
+    bench_completed INTEGER, bench_failed INTEGER, bench_duration_s DOUBLE, bench_output_tok_s DOUBLE
+);
+
 -- finished-looking folders that could not be read
 CREATE TABLE unreadable (folder VARCHAR, problem VARCHAR);
 
