@@ -14,7 +14,6 @@ memory_budget_gib = 72.8
 max_model_len = 4096
 flags = ["--no-enable-prefix-caching", "--generation-config vllm", "--cudagraph-metrics", "--dtype bfloat16"]
 probe = {input_tokens = 64, output_tokens = 4}
-timeouts = {start_s = 20.0, silence_s = 10.0, bench_s = 20.0, stop_s = 5.0}
 [[model]]
 name = "7b"
 repository = "Qwen/Qwen2.5-7B-Instruct"

@@ -21,6 +21,7 @@ from runner.config import Config, parse_config
 from runner.errors import PreflightError
 from runner.launcher import EngineHost
 from runner.processes import PORTS, Process, free_port, kill_marked, marked
+from tests.make_config import toml
 
 STUBBORN = """
 import signal, subprocess, sys, time
@@ -187,37 +188,13 @@ def test_a_listener_with_reuseport_is_not_taken_for_free(monkeypatch: pytest.Mon
         assert free_port() != taken
 
 
-CONFIG = """
-[campaign]
-name = "test"
-seed = 3
-repetitions = 1
-[engine]
-version = "0.23.0"
-memory_budget_gib = 72.8
-max_model_len = 4096
-flags = ["--dtype bfloat16"]
-environment = {VLLM_USE_V2_MODEL_RUNNER = "0"}
-[[model]]
-name = "7b"
-repository = "Qwen/Qwen2.5-7B-Instruct"
-revision = "a09a35458c702b33eeacc393d103063234e8bc28"
-weights = "dummy"
-directory = "qwen"
-tokenizer = "tok"
-[arm.eager]
-flags = ["--enforce-eager"]
-[profile.small]
-prompts = 40
-concurrency = 8
-input_tokens = 128
-output_tokens = 16
-range_ratio = 0.3
-[[suite.all]]
-models = ["7b"]
-arms = ["eager"]
-profiles = ["small"]
-"""
+CONFIG = toml(
+    ("seed = 1", "seed = 3"),
+    ('kind = "stand-in"', 'environment = {VLLM_USE_V2_MODEL_RUNNER = "0"}'),
+    ('"--no-enable-prefix-caching", "--generation-config vllm", "--cudagraph-metrics", ', ""),
+    ('"qwen2.5-7b"', '"qwen"\ntokenizer = "tok"'),
+    ("output_tokens = 16", "output_tokens = 16\nrange_ratio = 0.3"),
+)
 
 
 def config(text: str = CONFIG) -> Config:

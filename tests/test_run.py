@@ -29,40 +29,9 @@ from runner.processes import marked
 from runner.run import execute_run
 from runner.watch import Stopped
 from tests.fake_nvml import FakeNvml
+from tests.make_config import toml
 
-CONFIG = """
-[campaign]
-name = "test"
-seed = 1
-repetitions = 1
-[engine]
-kind = "stand-in"
-version = "0.23.0"
-memory_budget_gib = 72.8
-max_model_len = 2048
-flags = ["--no-enable-prefix-caching", "--generation-config vllm", "--cudagraph-metrics", "--dtype bfloat16"]
-probe = {input_tokens = 64, output_tokens = 4}
-timeouts = {start_s = 20.0, silence_s = 10.0, bench_s = 20.0, stop_s = 5.0}
-[[model]]
-name = "7b"
-repository = "Qwen/Qwen2.5-7B-Instruct"
-revision = "a09a35458c702b33eeacc393d103063234e8bc28"
-weights = "dummy"
-directory = "qwen2.5-7b"
-[arm.graphs]
-flags = []
-[arm.eager]
-flags = ["--enforce-eager"]
-[profile.small]
-prompts = 40
-concurrency = 8
-input_tokens = 128
-output_tokens = 16
-[[suite.all]]
-models = ["7b"]
-arms = ["graphs", "eager"]
-profiles = ["small"]
-"""
+TIMEOUTS = "timeouts = {start_s = 20.0, silence_s = 10.0, bench_s = 20.0, stop_s = 5.0}\nmax_model_len"
 
 Make = Callable[..., RunContext]
 
@@ -73,7 +42,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("CAMPAIGN_STANDIN_SPEED", "200")
 
     def build(kind: str = "run", arm: str = "graphs", edit: tuple[str, str] = ("", ""), **changes: Any) -> RunContext:
-        config = parse_config(CONFIG.replace(*edit), Path("campaign.toml"))
+        config = parse_config(toml(("max_model_len", TIMEOUTS), edit), Path("campaign.toml"))
         run_id = f"7b.{arm}.small.r1" if kind == "run" else f"7b.{arm}.prime"
         directory = tmp_path / f"{run_id}.p1a1.partial"
         directory.mkdir()
