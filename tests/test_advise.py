@@ -1,0 +1,239 @@
+"""Advice for a server: against recorded arms it was not fitted to and the published cells."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from analysis.advise import BREAK_EVEN, CHANGE, RESOLUTION, STEPS, TOK_S, Advice, answer, as_text
+from analysis.errors import LoadError
+from analysis.load import load
+from runner.cli import main
+from tests import make_store
+
+ROOT = Path(__file__).parent.parent
+SHAPES = {"7b": "28,4,128,2", "32b": "64,8,128,2"}
+LOAD = {"input_tokens": 1024, "output_tokens": 128}
+KV = {"7b": "graphs=1040000", "32b": "graphs=34493"}  # the study's 1.04M tokens; 64 x 4096 / 7.6
+STEP_MS = {"7b": "graphs=9.11,eager=9.93", "32b": "graphs=38.00,eager=39.34"}  # TPOT at concurrency 1
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("advise")
+    load(make_store.recorded_store(folder / "store"), folder / "r.duckdb")
+    return folder / "r.duckdb"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("advise")
+    load(ROOT / "results" / "enforce_eager", folder / "d.duckdb")
+    return folder / "d.duckdb"
+
+
+def given(**options: Any) -> Advice:
+    (advice,) = answer(None, LOAD | options)
+    return advice
+
+
+def value(advice: Advice, row: str, arm: str) -> float:
+    return advice.rows[row][arm].value
+
+
+@pytest.mark.parametrize("data", ["recorded", "shipped"])
+def test_throughput_of_arms_it_was_not_fitted_to(data: str, request: pytest.FixtureRequest) -> None:
+    compared = 0
+    for advice in answer(request.getfixturevalue(data), {}, "*.sustained"):
+        for arm in ("graphs_kv_matched", "graphs_trimmed"):
+            if arm in advice.rows[f"{TOK_S}, measured"]:
+                compared += 1
+                real = value(advice, f"{TOK_S}, measured", arm)
+                assert value(advice, TOK_S, arm) == pytest.approx(real, rel=RESOLUTION), advice.title
+    assert compared == {"recorded": 1, "shipped": 2}[data]
+
+
+def test_steps_of_recorded_arms(recorded: Path) -> None:
+    (advice,) = answer(recorded, {})
+    assert {arm: value(advice, STEPS, arm) for arm in advice.arms if arm != "graphs_trimmed"} == {
+        "graphs": 2456,
+        "graphs_kv_matched": 2198,
+        "eager": 2198,
+    }
+    assert value(advice, STEPS, "graphs_trimmed") == pytest.approx(2200, rel=0.01)
+    assert advice.rows[STEPS]["graphs"].basis == "computed"
+    assert advice.rows[STEPS]["graphs_trimmed"].basis == "computed*"
+    assert value(advice, "KV tokens", "graphs_trimmed") == pytest.approx(32848, rel=0.001)  # recorded: 2053 blocks
+
+
+@pytest.mark.parametrize(
+    ("model", "concurrency", "sign"), [("7b", 1, 1), ("7b", 64, 1), ("32b", 1, 1), ("32b", 64, -1)]
+)
+def test_sign_of_the_published_cells(model: str, concurrency: int, sign: int) -> None:
+    advice = given(
+        model_shape=SHAPES[model],
+        kv_tokens=KV[model],
+        concurrency=concurrency,
+        requests=500 if concurrency > 1 else 50,
+        step_ms=STEP_MS[model],
+    )
+    assert value(advice, f"{CHANGE} at most", "graphs") * sign > 0
+    assert CHANGE not in advice.rows  # no prefill time, so only a bound
+    assert any("at most (prefill time not known)" in line for line in advice.words)
+
+
+@pytest.mark.parametrize("arm", ["eager=333.9", "graphs=316.9"])
+def test_size_of_the_published_loss(arm: str) -> None:
+    advice = given(
+        model_shape=SHAPES["32b"],
+        kv_tokens=KV["32b"],
+        concurrency=64,
+        requests=500,
+        step_ms=STEP_MS["32b"],
+        output_tok_s=arm,
+        start_s="graphs=56,eager=40",
+    )
+    assert -6 <= value(advice, CHANGE, "graphs") <= -3  # published: -5.15%
+    assert value(advice, BREAK_EVEN, "graphs") == float("inf")
+    assert "The longer start is never repaid." in advice.words
+    assert "c*" in as_text([advice])
+
+
+def test_published_break_evens() -> None:
+    for model, starts, requests in (("7b", "graphs=37,eager=30", 70), ("32b", "graphs=55.9,eager=40", 90)):
+        advice = given(
+            model_shape=SHAPES[model],
+            kv_tokens=KV[model],
+            concurrency=1,
+            requests=50,
+            step_ms=STEP_MS[model],
+            prefill_ms=100,
+            start_s=starts,
+        )
+        assert value(advice, BREAK_EVEN, "graphs") == pytest.approx(requests, rel=0.06)
+
+
+def test_kv_pool_by_arithmetic_on_a_card_is_the_measured_one() -> None:
+    """32B on an H200 with the budget of 72.8 GiB: 38,080 and 34,304 tokens; 7B: 1,049,952 and 1,040,224."""
+    for model, weights, graphs, tokens in (
+        ("32b", 61.04, 0.90, (38080, 34304)),
+        ("7b", 14.29, 0.51, (1049952, 1040224)),
+    ):
+        advice = given(
+            model_shape=SHAPES[model],
+            card_gib=72.8,
+            utilization=1,
+            weights_gib=weights,
+            graph_gib=graphs,
+            concurrency=64,
+        )
+        for arm, real in zip(("eager", "graphs"), tokens, strict=True):
+            assert value(advice, "KV tokens", arm) == pytest.approx(real, rel=0.005)
+            assert advice.rows["KV tokens"][arm].basis == "computed*"  # the overhead is assumed
+
+
+def test_without_step_times_the_sign_is_open_and_said_to_be() -> None:
+    advice = given(model_shape=SHAPES["32b"], kv_tokens=KV["32b"], concurrency=64)
+    assert not any(name.startswith(CHANGE) or name == TOK_S for name in advice.rows)
+    assert any(line.startswith("Sign open") for line in advice.words)
+    assert not any(line.startswith("Set:") for line in advice.words)
+
+
+def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
+    few = given(model_shape=SHAPES["32b"], kv_tokens=KV["32b"], concurrency=64, requests=100, range_ratio=0.3)
+    assert [line.split(" = ")[0] for line in few.assumed] == [
+        "graph_gib",
+        "graph_gib.graphs_trimmed",
+        "max_model_len",
+        "max_num_batched_tokens",
+    ]
+    told = given(
+        kv_tokens="graphs=34493,graphs_trimmed=37700,eager=38600",
+        concurrency=64,
+        requests=100,
+        range_ratio=0,
+        max_model_len=4096,
+        max_num_batched_tokens=8192,
+    )
+    assert told.assumed == []
+    assert {figure.basis for row in told.rows.values() for figure in row.values()} == {"given", "computed"}
+
+
+def test_given_figures_take_the_place_of_measured_ones(recorded: Path) -> None:
+    (advice,) = answer(recorded, {"concurrency": 16, "requests": 100, **LOAD})
+    assert "100 requests at 16" in advice.title
+    assert advice.arms == ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
+    assert any("every pool holds this load alike" in line for line in advice.words)
+    (smaller,) = answer(recorded, {"kv_tokens": "eager=20000"})
+    assert smaller.rows["KV tokens"]["eager"].basis == "given"
+
+
+def test_config_json_gives_the_shape(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 64, "num_attention_heads": 40, "num_key_value_heads": 8, "hidden_size": 5120}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
+    pair = [
+        given(model_shape=s, kv_tokens=KV["32b"], concurrency=8) for s in (SHAPES["32b"], str(tmp_path / "config.json"))
+    ]
+    assert pair[0].rows == pair[1].rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "concurrency is neither measured nor given; give --concurrency"),
+        ({"concurrency": "0"}, "--concurrency 0: Input should be greater than 0"),
+        ({"step_ms": "9.1"}, "--step-ms 9.1: Value error, ARM=NUMBER"),
+        ({"step_ms": "fast=9.1"}, "--step-ms fast"),
+        ({"concurrency": 4}, "kv_bytes is neither measured nor given; give --model-shape"),
+        ({"concurrency": 4, "model_shape": "64,8"}, "--model-shape 64,8"),
+        ({"concurrency": 4, "model_shape": "/no/config.json"}, "--model-shape /no/config.json"),
+        ({"concurrency": 4, "model_shape": "9,9,9,2"}, "graph_gib is neither measured nor given"),
+        ({"concurrency": 4, "model_shape": "64,8,128,2"}, "the size of the KV pool is not known"),
+        ({"concurrency": 4, "model_shape": "64,8,128,2", "card_gib": 40, "weights_gib": 61}, "no memory is left"),
+        ({"concurrency": 4, "kv_tokens": "graphs=640,eager=640", "model_shape": "64,8,128,2"}, "the load cannot run"),
+        (
+            {"concurrency": 64, "kv_tokens": "graphs=34493,eager=38600", "graph_gib": 1, "model_shape": "64,8,128,2",
+             "step_ms": "eager=39", "output_tok_s": "eager=5000"},
+            "take longer than 5000 tokens/s",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_missing_or_wrong_is_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(LoadError, match=re.escape(message)):
+        given(**options)
+
+
+def test_command_and_json(shipped: Path) -> None:
+    command = ["advise", "--database", str(shipped), "--cell", "32b.*"]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 0, told.output
+    assert "NVIDIA H200, random weights" in told.output
+    found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    assert found[0]["rows"][STEPS]["eager"] == {"value": 1941, "basis": "computed", "how": ""}
+    assert found[0]["rows"]["KV tokens"]["eager"]["basis"] == "measured"
+    missed = CliRunner().invoke(main, ["advise", "--database", str(shipped), "--cell", "none.*"])
+    assert missed.exit_code == 2
+    assert "next: name another with --cell" in missed.output
+
+
+def test_documented_example_is_what_the_command_prints() -> None:
+    """The page's first block is the command, its second what it prints."""
+    page = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
+    command, printed = re.findall(r"^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[:2]
+    arguments = shlex.split(command.replace("\\\n", " "))
+    assert arguments[0] == "campaign"
+    assert CliRunner().invoke(main, arguments[1:]).output.strip() == printed.strip()
+
+
+def test_readme_example() -> None:
+    """What README shows of the output is a part of it."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## For your own server")[1].split("\n## ")[0]
+    (command,) = re.findall(r"^    campaign (advise .*)", section, re.MULTILINE)
+    (shown,) = re.findall(r"^```\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    assert shown in CliRunner().invoke(main, shlex.split(command)).output
