@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from argparse import ArgumentError, ArgumentParser
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median, median_low
 
 from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import ServerLog, missing_facts
 from analysis.gate import Evidence, invalid, warning
+
+DRIFT = 0.05
+DRIFT_STEPS = 20  # in a third; of fewer no median is made
 
 
 @invalid(
@@ -99,6 +104,27 @@ def steps_disagree_with_client(e: Evidence) -> str | None:
     traced = sum(row.generated_tokens or 0 for row in e.steps.rows if begin_ns <= row.t_ns <= end_ns)
     client = sum(row.output_tokens for row in e.served)
     return f"{traced} tokens in the trace's window, the client got {client}" if traced != client else None
+
+
+@warning(
+    f"Decode steps take equally long in each third of the window, within {DRIFT:.0%} (medians; steps without prompt "
+    "tokens and with no fewer running requests than the window's median).",
+    "The machine's pace changed within the run: see its CPU load and clocks, give the engine CPUs of its own (--cpus).",
+)
+def step_time_drift(e: Evidence) -> str | None:
+    begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.window_end_ns
+    if e.steps is None or begin_ns is None or end_ns is None:
+        return None
+    rows = [row for row in e.steps.rows if begin_ns <= row.t_ns <= end_ns]
+    usual = median_low([row.running or 0 for row in rows] or [0])
+    steps = [(b.t_ns - a.t_ns) / 1e6 for a, b in pairwise(rows) if not b.prompt_tokens and (b.running or 0) >= usual]
+    third = len(steps) // 3
+    if third < DRIFT_STEPS:
+        return None
+    thirds = [median(steps[i * third : (i + 1) * third]) for i in range(3)]
+    if max(thirds) <= (1 + DRIFT) * min(thirds):
+        return None
+    return f"a step took {', '.join(f'{ms:.2f}' for ms in thirds)} ms in the window's thirds"
 
 
 @warning(
