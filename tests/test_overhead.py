@@ -21,8 +21,8 @@ from runner.plan import build_plan, prime_for, resolve_flags
 from runner.run import execute_run
 from runner.store import Store
 from tests import make_store
+from tests.make_config import TOML, toml
 from tests.make_store import synthetic_run, write_header
-from tests.test_run import CONFIG as SMALL
 from tests.test_run import Make, make, names  # noqa: F401
 
 ROOT = Path(__file__).parent.parent
@@ -55,12 +55,12 @@ def test_two_orders_of_one_cell_are_refused() -> None:
 def test_a_store_of_before_takes_in_the_suite(tmp_path: Path) -> None:
     shipped = json.loads((ROOT / "results/enforce_eager/campaign.json").read_bytes())["configuration"]
     assert changed_keys(shipped, config_fingerprint(CONFIG)) == []
-    with Store.open(tmp_path, parse_config(SMALL, Path("campaign.toml"))):
+    with Store.open(tmp_path, parse_config(TOML, Path("campaign.toml"))):
         pass
-    with Store.open(tmp_path, parse_config(SMALL.replace(*BARE), Path("campaign.toml"))):
+    with Store.open(tmp_path, parse_config(toml(BARE), Path("campaign.toml"))):
         pass
     with pytest.raises(ConfigError, match=r"changed: arms.graphs_bare.instruments"):
-        Store.open(tmp_path, parse_config(SMALL.replace(*BARE).replace("instruments = false", ""), Path("c.toml")))
+        Store.open(tmp_path, parse_config(toml(BARE).replace("instruments = false", ""), Path("c.toml")))
 
 
 # -- a run without instruments -------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -235,6 +236,11 @@ def test_model_folders_are_the_ones_campaign_toml_names(tmp_path: Path) -> None:
 FAKE_UV = """#!/bin/sh
 while [ "$1" != --target ]; do shift; done
 mkdir -p "$2/vllm" && head -c 1500000 /dev/urandom > "$2/vllm/payload"
+target=$2; while [ "$1" != -r ]; do shift; done
+sed -n 's/^\\([a-z0-9._-]*\\)==\\([^ ;]*\\).*/\\1 \\2/p' "$2" | while read -r name version; do
+  mkdir "$target/$name-$version.dist-info"
+  printf 'Name: %s\\nVersion: %s\\n' "$name" "$version" > "$target/$name-$version.dist-info/METADATA"
+done
 """
 FAKE_CAMPAIGN = """#!/bin/sh
 while [ "$1" != --results ]; do shift; done
@@ -298,6 +304,20 @@ def test_a_damaged_part_is_refused(bundle: Path, tmp_path: Path) -> None:
     outcome = sh(ROOT / "tools/gpu-host/unpack.sh", tmp_path, tmp_path / "base", sys.executable, check=False)
     assert outcome.returncode == 1
     assert "carry them over again" in outcome.stderr
+
+
+def test_wheels_of_other_versions_than_the_projects_are_refused(bundle: Path, tmp_path: Path) -> None:
+    parts, tree = tmp_path / "parts", tmp_path / "tree"
+    tree.mkdir()
+    shutil.copytree(bundle, parts)
+    sh("tar", "-C", tree, "-xf", parts / "project.tar.xz")
+    with (tree / "project/runner.packages").open("a") as packages:
+        packages.write("duckdb==99.0\n")
+    sh("tar", "-C", tree, "-cJf", parts / "project.tar.xz", ".")
+    sh("sh", "-c", f"cd {parts} && sha256sum wheels.* project.tar.xz > SHA256SUMS")
+    outcome = sh(ROOT / "tools/gpu-host/unpack.sh", parts, tmp_path / "base", sys.executable, check=False)
+    assert outcome.returncode == 1
+    assert "runner lacks duckdb==99.0; pack the wheels anew" in outcome.stderr
 
 
 def test_a_sitting_starts_once_collects_and_resumes(bundle: Path, tmp_path: Path) -> None:

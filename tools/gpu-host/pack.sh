@@ -28,6 +28,8 @@ pack_project() {
   [ -z "$(git -C "$root" status --porcelain -- . ':!results')" ] || commit="$commit-dirty"
   echo "$commit" > "$work/p/project/GIT_COMMIT"
   python3 "$root/tools/make_models.py" "$work/p/models" > /dev/null
+  # what the wheels must hold, for unpack.sh
+  for side in engine runner; do "${side}_list" | sed -n 's/^\([a-z0-9._-]*==[^ ;\\]*\).*/\1/p' > "$work/p/project/$side.packages"; done
   tar -C "$work/p" --sort=name --owner=0 --group=0 -cf - . | xz -T0 -6 -c > "$out/project.tar.xz"
 }
 
@@ -40,13 +42,17 @@ engine_list() {
     "$here/packages.txt" "$root/requirements/engine.txt"
 }
 
+# requirements/run.txt without the report's statistics, which run elsewhere, and the Docker client: servers are processes here
+runner_list() {
+  awk '/^[a-z0-9]/ { keep = !/sys_platform/ && !/^(numpy|scipy|docker|requests|urllib3|certifi|charset-normalizer|idna)==/ } keep' \
+    "$root/requirements/run.txt"
+}
+
 pack_wheels() {
-  engine_list > "$work/engine.txt"
   local side list
-  # the report's statistics run elsewhere
-  awk '/^[a-z0-9]/ { keep = !/^(numpy|scipy)==/ } keep' "$root/requirements/run.txt" > "$work/runner.txt"
   for side in engine runner; do
     list=$work/$side.txt
+    "${side}_list" > "$list"
     nice "$uv" pip install -q --no-deps --require-hashes --only-binary=:all: --link-mode copy --target "$work/w/$side" \
       --python-version 3.12 --python-platform x86_64-manylinux_2_39 -r "$list"
     find "$work/w/$side" -type d \( -name __pycache__ -o -name tests \) -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@
 #   e.g. sitting.sh /tmp/parts - --suite published --blocks '7b.*' --time-budget 25m
 #
 # RESUME_TAR: an archive of one results folder from earlier sittings (give `-` for none); blocks done there are skipped.
+# CACHE_TAR, a variable: an archive of the folder cache of earlier sittings; arms compiled there need no first start.
 # Everything lives in SITTING_DIR (/tmp/sitting): engine, runner, models, cache, results, campaign.log. ENGINE_PYTHON
 # (python3) is the Python that has torch. Follow the sitting with `tail -f SITTING_DIR/campaign.log`, end it early with
 # `kill $(cat SITTING_DIR/campaign.pid)`: it stops the engine and leaves the results resumable.
@@ -31,6 +32,7 @@ if [ "$resume" != - ]; then
   mkdir -p "$results"
   tar -C "$results" --strip-components=1 -xf "$resume"
 fi
+if [ -n "${CACHE_TAR:-}" ] && [ ! -d "$base/cache" ]; then tar -C "$base" -xf "$CACHE_TAR"; fi
 cd "$base/project"
 setsid nohup "$base/venv/bin/campaign" run --results "$results" --engine-python "$python" --engine-path "$base/engine" \
   --models "$base/models" --cache "$base/cache" "$@" > "$log" 2>&1 < /dev/null &

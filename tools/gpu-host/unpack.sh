@@ -14,6 +14,16 @@ mkdir -p "$base"; base=$(cd "$base" && pwd)
 rm -rf "$base/engine" "$base/runner" "$base/project" "$base/models" "$base/venv"
 cat "$parts"/wheels.* | xz -dc -T0 | tar -x -C "$base"
 xz -dc "$parts/project.tar.xz" | tar -x -C "$base"
+"$python" - "$base" <<'CHECK'
+import re, sys
+from importlib.metadata import distributions
+from pathlib import Path
+for side in ("engine", "runner"):
+    found = {re.sub(r"[-_.]+", "-", d.name).lower() + "==" + d.version for d in distributions(path=[f"{sys.argv[1]}/{side}"])}
+    lacking = set((Path(sys.argv[1]) / f"project/{side}.packages").read_text().split()) - found
+    if lacking:
+        sys.exit(f"unpack.sh: wheels and project do not fit, {side} lacks {', '.join(sorted(lacking))}; pack the wheels anew")
+CHECK
 # byte-compiled now, so that no measured start pays for it
 "$python" -m compileall -q -j 0 "$base/engine" "$base/runner" > /dev/null 2>&1 || true
 "$python" -m venv --without-pip "$base/venv"
