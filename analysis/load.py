@@ -155,7 +155,9 @@ def _insert_verdict(con: _Connection, verdict: Verdict) -> None:
 
 
 def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:
-    return parse(gunzip(path)) if path.is_file() else None
+    with suppress(ValueError):  # what cannot be read may be why the run failed
+        return parse(gunzip(path)) if path.is_file() else None
+    return None
 
 
 def _attempt(evidence: Evidence, folder: Path) -> dict[str, Any]:

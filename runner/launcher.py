@@ -92,22 +92,26 @@ class EngineHost:
                 + (f"found vLLM {found}, the campaign asks for {wanted}" if found else "vLLM is not installed there"),
                 f"install vLLM {wanted} there, or give another --engine-python or --engine-path",
             )
-        for name in config.models if models is None else models:
-            self._check_model(name, config.models[name])
-
-    def _check_model(self, name: str, model: ModelSection) -> None:
-        folder = self.models / model.directory
-        missing = None if (folder / "config.json").is_file() else "config.json"
-        if missing is None and model.weights == "hub" and not any(folder.glob("*.safetensors")):
-            missing = "*.safetensors (its weights)"
-        if missing is not None:
+        wanted = [config.models[name] for name in sorted(config.models if models is None else models)]
+        lacking = {model.name: lacks for model in wanted if (lacks := self._lacks(model))}
+        if lacking:
             raise PreflightError(
-                f"model {name}: {folder} has no {missing}",
-                f"say where the model folders are with --models, or fetch it: hf download {model.repository} "
-                f"--revision {model.revision} --local-dir {folder}",
+                "; ".join(f"model {name}: {lacks[0]}" for name, lacks in lacking.items()),
+                "say where the model folders are with --models, or fetch them: "
+                + "; ".join(dict.fromkeys(lacks[1] for lacks in lacking.values())),
             )
-        if not Path(self.tokenizer_path(model)).is_dir():
-            raise PreflightError(f"model {name}: no tokenizer at {self.tokenizer_path(model)}", "see --models")
+
+    def _lacks(self, model: ModelSection) -> tuple[str, str] | None:
+        """What is not there of a model, and what fetches it; None: it is all there."""
+        folder, fetch = self.models / model.directory, f"hf download {model.repository} --revision {model.revision}"
+        if not (folder / "config.json").is_file():
+            return f"{folder} has no config.json", f"{fetch} --local-dir {folder}"
+        if model.weights == "hub" and not any(folder.glob("*.safetensors")):
+            return f"{folder} has no *.safetensors (its weights)", f"{fetch} --local-dir {folder}"
+        tokenizer = self.tokenizer_path(model)
+        if not Path(tokenizer).is_dir():
+            return f"no tokenizer at {tokenizer}", f"{fetch} --include 'tokenizer*' --local-dir {tokenizer}"
+        return None
 
     def fetch(self, model: ModelSection) -> None:
         """Download and check a model's files with the engine's huggingface_hub. Raises PreflightError."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import gzip
 import hashlib
 import json
 import os
@@ -463,6 +464,49 @@ def test_case_28_a_model_that_is_not_here_is_named_with_its_revision_before_the_
         host.check(config)
     assert "Qwen/Qwen2.5-7B-Instruct" in caught.value.hint
     assert "--revision a09a35458c702b33eeacc393d103063234e8bc28" in caught.value.hint
+
+
+def test_case_28_all_missing_models_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineHost, "ask_engine", lambda *_: {"version": "0.23.0"})
+    host = EngineHost("python3", (), tmp_path / "models", tmp_path / "cache", "vllm")
+    text = write_config(tmp_path, 4).read_text()
+    model = text[text.index("[[model]]") : text.index("[arm.graphs]")]
+    for name, revision in (("32b", "9" * 40), ("3b", "8" * 40)):
+        more = model.replace('"7b"', f'"{name}"').replace("7B-", f"{name.upper()}-").replace('"m"', f'"{name}"')
+        text = text.replace("[arm.graphs]", re.sub("[0-9a-f]{40}", revision, more) + "[arm.graphs]")
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.json").write_text("{}")
+    text = text.replace('weights = "dummy"\ndirectory = "32b"', 'weights = "hub"\ndirectory = "32b"')
+    text = text.replace('directory = "3b"', 'directory = "3b"\ntokenizer = "tok"')
+    (tmp_path / "campaign.toml").write_text(text)
+    with pytest.raises(PreflightError) as caught:
+        host.check(load_config(tmp_path / "campaign.toml"))
+    assert re.findall(r"model (\w+): .*?(config\.json|weights|tokenizer)", caught.value.message) == [
+        ("32b", "weights"),
+        ("3b", "tokenizer"),
+        ("7b", "config.json"),
+    ]
+    found = re.findall(r"hf download Qwen/Qwen2.5-(\w+)-Instruct --revision (\w+)", caught.value.hint)
+    assert [(size, revision[0]) for size, revision in found] == [("32B", "9"), ("3B", "8"), ("7B", "a")]
+
+
+def test_a_failed_run_whose_metrics_were_cut_off_is_listed_as_failed(tmp_path: Path) -> None:
+    root, arms = make_store.write_header(tmp_path / "results"), ("graphs", "eager")
+    for arm in arms:
+        make_store.synthetic_run(root, "7b", arm, "sustained", 1, arms)
+    folder = root / "runs" / "7b.eager.sustained.r1.p1a1"
+    record = json.loads((folder / "run.json").read_text())
+    cut = gzip.compress(b'# TYPE vllm:x counter\nvllm:x{engine="0')
+    (folder / "metrics_after.txt.gz").write_bytes(cut)
+    record["files_sha256"]["metrics_after.txt.gz"] = hashlib.sha256(cut).hexdigest()
+    failure = {"status": "failed", "failure_class": "output_unreadable", "failure_message": "/metrics after: cut off"}
+    (folder / "run.json").write_text(json.dumps(record | failure))
+    assert {v.folder.name: v.status for v in judge_results(root)}[folder.name] == "failed"
+    assert load(root, tmp_path / "results.duckdb").unreadable == 0
+    rows = dict(query(tmp_path / "results.duckdb", "SELECT folder, set_aside FROM runs"))
+    assert rows[folder.name] == "failed: output_unreadable"
+    (folder / "run.json").write_text(json.dumps(record))
+    assert {v.folder.name: v.status for v in judge_results(root)}[folder.name] == "unreadable"
 
 
 # -- the fixtures themselves
