@@ -10,7 +10,7 @@ ENGINE_DATE := 2026-06-25
 LOCK := $(BIN)/uv pip compile --generate-hashes --no-emit-index-url --no-annotate --upgrade -q --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo report check provenance test torture test-engine test-container lock gpu-bundle clean
+.PHONY: help venv demo report check provenance test torture test-engine test-container test-browser lock gpu-bundle clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -46,7 +46,7 @@ provenance: report ## the same, and its PROVENANCE.md in place of the one here
 test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not engine and not container and not torture"
+	$(BIN)/python -m pytest -m "not engine and not container and not browser and not torture"
 
 torture: venv ## faults at random moments of 200 whole campaigns of 40 runs, on played engines (a quarter of an hour)
 	$(BIN)/python -m pytest -m torture tests/test_torture.py
@@ -59,9 +59,14 @@ test-engine: venv ## the same path on the real vLLM 0.23.0, CPU build, in .venv-
 test-container: venv ## images, compose file and container launcher on a private Docker engine (Debian or Ubuntu, root; 3 GB of disk)
 	$(BIN)/python -m pytest -rs -m container tests/container
 
-lock: venv ## resolve the four lists of requirements/ again
+test-browser: venv ## the report in Chromium: axe-core finds nothing, nothing is fetched, it prints (skipped, in capitals, without Chromium)
+	$(BIN)/python -m pip install -q --require-hashes --only-binary=:all: -r requirements/browser.txt
+	$(BIN)/python -m pytest -rs -m browser tests/browser
+
+lock: venv ## resolve the five lists of requirements/ again
 	$(LOCK) --universal --fork-strategy fewest --python-version 3.11 pyproject.toml -o requirements/run.txt
 	$(LOCK) --universal --fork-strategy fewest --python-version 3.11 -c requirements/run.txt pyproject.toml requirements/dev.in -o requirements/dev.txt
+	$(LOCK) --universal --fork-strategy fewest --python-version 3.11 -c requirements/dev.txt requirements/browser.in -o requirements/browser.txt
 	$(LOCK) --python-version 3.12 --python-platform x86_64-manylinux_2_39 --exclude-newer $(ENGINE_DATE) \
 	  requirements/engine.in -o requirements/engine.txt
 	$(LOCK) --python-version 3.11 --python-platform x86_64-manylinux_2_36 --exclude-newer $(ENGINE_DATE) \
