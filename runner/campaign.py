@@ -281,10 +281,13 @@ class Campaign:
         return False
 
     def _prime(self, prime: PrimeSpec) -> bool:
-        """The first start, tried again as often as the configuration says; each try is a pass of its own."""
+        """The first start, tried again as often as the configuration says; each try is a pass of its own. Shards number
+        theirs differently (K, K + N, …), so that their folders merge."""
+        number, of = self.plan.shard
         before = max((r.pass_number for r in self.records if r.run_id == prime.prime_id), default=0)
+        first = before + 1 + (number - before - 1) % of
         identity = {"kind": "prime", "run_id": prime.prime_id, "model": prime.model, "arm": prime.arm, "attempt": 1}
-        return self._tries(identity, prime.flags, "pass_number", before + 1)
+        return self._tries(identity, prime.flags, "pass_number", first, of)
 
     def _attempts(self, spec: RunSpec, state: BlockState) -> bool:
         """The run, tried again as often as the configuration says. PreflightError if its KV cache cannot fit."""
@@ -298,9 +301,9 @@ class Campaign:
         identity = {"kind": "run", **asdict(spec), "pass_number": state.pass_number}
         return self._tries(identity, flags, "attempt", state.attempts.get(spec.arm, 0) + 1)
 
-    def _tries(self, identity: dict[str, Any], flags: tuple[str, ...], counter: str, first: int) -> bool:
+    def _tries(self, identity: dict[str, Any], flags: tuple[str, ...], counter: str, first: int, step: int = 1) -> bool:
         """Attempts, numbered by `counter` from `first`, until one is valid, no retry can help or none is left."""
-        for number in range(first, first + 1 + self.config.engine.retries):
+        for number in range(first, first + step * (1 + self.config.engine.retries), step):
             record = self._one(identity | {counter: number}, flags)
             if record.status == "valid":
                 return True

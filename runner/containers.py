@@ -73,12 +73,12 @@ def open_containers(image: str, *, pull: bool = True) -> Containers:
             "and this one's paths and users",
             f"use Docker as root (`docker context use default`), {INSTEAD}",
         )
-    own_id = own_container_id()
+    own_id, exact = own_container_id(), re.sub(r":[^/:@]+(?=@)", "", image)  # a digest says more than the tag before it
     try:
         own = client.containers.get(own_id).attrs if own_id else None
-        image_attrs = _image(client, image, pull)
+        image_attrs = _image(client, exact, pull)
     except docker.errors.NotFound as error:
-        hint = f"`docker pull` it (check DOCKER_HOST and engine.image), {INSTEAD}"
+        hint = f"`docker pull {exact}`, or `docker load` it (see DOCKER_HOST, engine.image and --image), {INSTEAD}"
         raise PreflightError(str(error.explanation or error), hint) from error
     except API_ERRORS as error:
         hint = "check the network, or carry it over: `docker save`, `docker load`, --image"
@@ -86,8 +86,7 @@ def open_containers(image: str, *, pull: bool = True) -> Containers:
     return Containers(client, image, image_attrs, own, str(version.get("Version")))
 
 
-def _image(client: Any, reference: str, pull: bool) -> dict[str, Any]:
-    exact = re.sub(r":[^/:@]+(?=@)", "", reference)  # a digest says more than the tag before it
+def _image(client: Any, exact: str, pull: bool) -> dict[str, Any]:
     try:
         found = client.images.get(exact)
     except docker.errors.ImageNotFound:

@@ -6,42 +6,18 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.make_config import toml
+
 ROOT = Path(__file__).parent.parent.parent
 OWNER = 1234  # of the results folder
-TOML = """
-[campaign]
-name = "test"
-seed = 1
-repetitions = 1
-[engine]
-kind = "stand-in"
-version = "0.23.0"
-image = "eager-cost/campaign:0.1.0"
-gpu_memory_utilization = 0.92
-max_model_len = 4096
-retries = 0
-flags = ["--no-enable-prefix-caching", "--generation-config vllm", "--cudagraph-metrics", "--dtype bfloat16"]
-probe = {input_tokens = 64, output_tokens = 4}
-[[model]]
-name = "7b"
-repository = "Qwen/Qwen2.5-7B-Instruct"
-revision = "a09a35458c702b33eeacc393d103063234e8bc28"
-weights = "dummy"
-directory = "qwen2.5-7b"
-[arm.graphs]
-flags = []
-[arm.eager]
-flags = ["--enforce-eager"]
-[profile.sustained]
-prompts = 96
-concurrency = 64
-input_tokens = 1024
-output_tokens = 128
-[[suite.published]]
-models = ["7b"]
-arms = ["graphs", "eager"]
-profiles = ["sustained"]
-"""
+TOML = toml(
+    ('version = "0.23.0"', 'version = "0.23.0"\nimage = "eager-cost/campaign:0.1.0"\nretries = 0'),
+    ("small", "sustained"),
+    ("prompts = 40", "prompts = 96"),
+    ("concurrency = 8", "concurrency = 64"),
+    ("input_tokens = 128", "input_tokens = 1024"),
+    ("output_tokens = 16", "output_tokens = 128"),
+)
 NO_GPU = """
 services:
   campaign: {gpus: !reset null}
