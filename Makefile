@@ -40,8 +40,8 @@ check: venv ## the published study's claims judged on that data; fails when one 
 	$(BIN)/campaign load $(RESULTS) --database out/results.duckdb
 	$(BIN)/campaign check --database out/results.duckdb
 
-provenance: report ## the same, and its PROVENANCE.md in place of the one here
-	cp out/report/PROVENANCE.md PROVENANCE.md
+provenance: report ## the same, and its PROVENANCE.md and FINDINGS.md in place of those here
+	cp out/report/PROVENANCE.md out/report/FINDINGS.md .
 
 test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/ruff check .

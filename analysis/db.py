@@ -16,6 +16,7 @@ VIEWS_SQL = _HERE / "views.sql"
 TELEMETRY_SQL = _HERE / "telemetry.sql"
 TABLES = _HERE / "tables"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
+FINDINGS = _HERE / "findings"  # tables of FINDINGS.md, besides some of the report
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The report: one self-contained HTML file, the same in Markdown, a CSV a table and an SVG a chart; PROVENANCE.md.
+"""The report: one self-contained HTML file, the same in Markdown, a CSV a table and an SVG a chart; PROVENANCE.md and
+FINDINGS.md.
 
 Same database content, same bytes: no clock, no locale, no paths of this machine.
 """
@@ -13,7 +14,7 @@ from typing import Any
 import duckdb
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from analysis.db import PROVENANCE, Table, connect, read_tables
+from analysis.db import FINDINGS, PROVENANCE, Table, connect, read_tables
 from analysis.errors import LoadError
 from report import cells, charts
 
@@ -52,6 +53,7 @@ def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
         facts = _facts(con)
         sections = [_section(con, table, facts) for table in read_tables(con)]
         provenance = [_section(con, table, facts) for table in read_tables(con, PROVENANCE)]
+        findings = [_section(con, table, facts) for table in read_tables(con, FINDINGS)]
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES, encoding="utf-8"),
         undefined=StrictUndefined,
@@ -67,6 +69,9 @@ def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
         files[f"report{facts['suffix']}.{kind}"] = page
     page = environment.get_template("provenance.md.j2").render(facts=facts, sections=provenance)
     files[f"PROVENANCE{facts['suffix']}.md"] = page
+    by_name = {s.table.name: s for s in sections}
+    page = environment.get_template("findings.md.j2").render(facts=facts, sections=by_name, findings=findings)
+    files[f"FINDINGS{facts['suffix']}.md"] = page
     files |= {s.csv_file: s.csv for s in sections}
     files |= {s.svg_file: s.svg for s in sections if s.svg}
     return _write(out, files)
@@ -74,7 +79,7 @@ def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
 
 def _write(out: Path, files: dict[str, str]) -> list[Path]:
     try:
-        for pattern in ("report*.html", "report*.md", "PROVENANCE*.md", "csv/*.csv", "charts/*.svg"):
+        for pattern in ("report*.html", "report*.md", "PROVENANCE*.md", "FINDINGS*.md", "csv/*.csv", "charts/*.svg"):
             for old in out.glob(pattern):
                 old.unlink()
         for name, content in files.items():

@@ -1,0 +1,21 @@
+-- title: What a busy neighbour does
+-- note: Output tokens per second of counted runs while another GPU of the host was at work (over half of the load window) against runs alone on the host (less than 1% of it), by cell; not paired, interval by Welch on the log scale. Moved: change in per cent. Less than 1%: the whole interval lies within 1% either way.
+-- empty: Not measured: no cell has runs of both kinds (suite `neighbour`).
+WITH shares AS (
+    SELECT folder, coalesce(sum(window_s), 0) / nullif(seconds(any_value(window_begin_ns), any_value(window_end_ns)), 0) AS share
+    FROM runs LEFT JOIN neighbours USING (folder) WHERE counted AND kind = 'run' AND gpu_uuid IS NOT NULL GROUP BY folder
+), cells AS (
+    SELECT setup, model, profile, arm, count(*) FILTER (share < 0.01) AS alone, count(*) FILTER (share > 0.5) AS beside,
+           avg(bench_output_tok_s) FILTER (share < 0.01) AS alone_tok_s, avg(bench_output_tok_s) FILTER (share > 0.5) AS beside_tok_s,
+           avg(ln(bench_output_tok_s)) FILTER (share > 0.5) - avg(ln(bench_output_tok_s)) FILTER (share < 0.01) AS l,
+           var_samp(ln(bench_output_tok_s)) FILTER (share < 0.01) / alone AS a, var_samp(ln(bench_output_tok_s)) FILTER (share > 0.5) / beside AS b
+    FROM runs JOIN shares USING (folder) GROUP BY ALL HAVING alone > 0 AND beside > 0
+), halves AS (
+    SELECT c.*, t975 * sqrt(a + b) AS half
+    FROM cells c LEFT JOIN student_t ON df = greatest(1, floor((a + b) ** 2 / nullif(a ** 2 / nullif(alone - 1, 0) + b ** 2 / nullif(beside - 1, 0), 0)))
+), moved AS (
+    SELECT *, struct_pack(mean := 100 * (exp(l) - 1), lo := 100 * (exp(l - half) - 1), hi := 100 * (exp(l + half) - 1), n := alone + beside) AS pct FROM halves
+)
+SELECT setup, model, profile, arm, alone, beside, d1(alone_tok_s) AS alone_tok_s, d1(beside_tok_s) AS beside_tok_s, f2(pct) AS moved_pct,
+       CASE WHEN half IS NULL THEN 'no interval' WHEN pct.lo > -1 AND pct.hi < 1 THEN 'less than 1%' WHEN pct.lo > 1 OR pct.hi < -1 THEN 'more than 1%' ELSE 'not resolved' END AS verdict
+FROM moved ORDER BY ALL;

@@ -1,0 +1,70 @@
+"""FINDINGS.md: made from the results that ship, up to date, its words bound to verdicts and n; and the data's size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.load import load
+from report.render import render
+from tests import make_store
+
+ROOT = Path(__file__).parent.parent
+LARGEST_MB = 25
+
+
+def page(results: Path, work: Path, name: str = "FINDINGS.md") -> str:
+    load(results, work / "d.duckdb")
+    render(work / "d.duckdb", work / "out")
+    return (work / "out" / name).read_text(encoding="utf-8")
+
+
+def row(text: str, cell: str) -> list[str]:
+    (line,) = (line for line in text.splitlines() if line.startswith(f"| {cell} |"))
+    return [part.strip() for part in line.strip("|").split("|")]
+
+
+def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
+    (results,) = (path.parent for path in (ROOT / "results").glob("*/campaign.json"))
+    assert (ROOT / "FINDINGS.md").read_text(encoding="utf-8") == page(results, tmp_path), "run `make provenance`"
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "verdict"), [(1, "one block: no interval"), (2, "not resolved: two blocks"), (5, "graphs higher")]
+)
+def test_the_words_are_those_that_n_allows(tmp_path: Path, repetitions: int, verdict: str) -> None:
+    text = page(make_store.synthetic_store(tmp_path / "r", repetitions=repetitions, edges=False), tmp_path)
+    blocks, beside, _, ratio, said = row(text, "32b sporadic")[1:]
+    assert (blocks, beside, said) == (str(repetitions), "0", verdict)
+    assert ("[" in ratio) == (repetitions > 1)
+    if repetitions < 3:
+        assert "graphs higher" not in text
+        assert "not resolved (n = 1)" in text or "not resolved" in text
+    assert "Not measured: needs the suite" in text
+
+
+def test_a_cell_of_the_study_without_a_run_is_not_measured(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "r")
+    header = make_store.CONFIGURATION | {"models": {"7b": {}}, "profiles": {"sporadic": {}, "sustained": {}}}
+    (root / "campaign.json").write_text(
+        (root / "campaign.json")
+        .read_text()
+        .replace(*(make_store.json.dumps(c) for c in (make_store.CONFIGURATION, header)))
+    )
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",))
+    text = page(root, tmp_path)
+    assert row(text, "7b sporadic")[1:] == ["0", "0", "none", "not measured", "not measured"]
+    assert row(text, "7b sustained")[1:] == ["1", "0", "eager", "not measured", "not measured"]
+
+
+def test_a_simulated_campaign_says_so(tmp_path: Path) -> None:
+    root = make_store.synthetic_store(tmp_path / "r", repetitions=1, simulated=True, gpu=None, edges=False)
+    text = page(root, tmp_path, "FINDINGS.SIMULATED.md")
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert all(line.lstrip("# ").startswith("SIMULATED: ") for line in headings)
+
+
+def test_the_data_that_ships_is_small() -> None:
+    used = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
+    assert used <= LARGEST_MB * 1e6
