@@ -15,6 +15,7 @@ SCHEMA_SQL = _HERE / "schema.sql"
 VIEWS_SQL = _HERE / "views.sql"
 TELEMETRY_SQL = _HERE / "telemetry.sql"
 TABLES = _HERE / "tables"
+CHARTS = _HERE / "charts"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
 FINDINGS = _HERE / "findings"  # tables of FINDINGS.md, besides some of the report
 
@@ -55,21 +56,31 @@ def read_tables(con: duckdb.DuckDBPyConnection, folder: Path = TABLES) -> list[T
     return [_read_table(con, path) for path in sorted(folder.glob("*.sql"))]
 
 
-def _read_table(con: duckdb.DuckDBPyConnection, path: Path) -> Table:
-    body = path.read_text(encoding="utf-8")
-    head: dict[str, str] = {}
+def read_head(path: Path) -> tuple[dict[str, str], str]:
+    """The `-- key: value` lines at the top of an .sql file, and the rest."""
+    body, head = path.read_text(encoding="utf-8"), dict[str, str]()
     while body.startswith("-- "):
         line, _, body = body.partition("\n")
         key, _, value = line[3:].partition(": ")
         head[key] = value
+    return head, body.strip()
+
+
+def run_sql(con: duckdb.DuckDBPyConnection, path: Path, sql: str) -> duckdb.DuckDBPyConnection:
+    """Raises LoadError naming the file that fails."""
     try:
-        cursor = con.execute(body)
+        return con.execute(sql)
     except duckdb.Error as error:
         raise LoadError(f"{path.name}: {error}", "load the results again with this version") from error
+
+
+def _read_table(con: duckdb.DuckDBPyConnection, path: Path) -> Table:
+    head, sql = read_head(path)
+    cursor = run_sql(con, path, sql)
     columns = [(name, str(kind)) for name, kind, *_ in cursor.description or ()]
     return Table(
         name=path.stem,
-        sql=body.strip(),
+        sql=sql,
         columns=tuple(name for name, _ in columns),
         estimates=frozenset(name for name, kind in columns if kind.startswith("STRUCT")),
         rows=tuple(cursor.fetchall()),

@@ -36,6 +36,7 @@ class Section:
     csv_file: str
     svg: str | None
     svg_file: str
+    svg_sql: str
 
     @property
     def csv_uri(self) -> str:
@@ -107,6 +108,7 @@ def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]
     shown = [i for i, column in enumerate(table.columns) if not (column == "setup" and facts["single"])]
     rows = [[cells.text(row[i]) for i in shown] for row in table.rows]
     numbers = [any(cells.is_number(row[i]) for row in table.rows) for i in shown]
+    svg, svg_sql = charts.draw(con, table.chart, facts["mark"], facts["single"]) if table.chart else (None, "")
     long = [any(len(row[k]) > _LONG for row in rows) for k in range(len(shown))]
     return Section(
         table=table,
@@ -116,6 +118,7 @@ def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]
         styles=["n" if number else "w" if wrap else "" for number, wrap in zip(numbers, long, strict=True)],
         csv=cells.to_csv(table),
         csv_file=f"csv/{table.name}{facts['suffix']}.csv",
-        svg=charts.draw(con, table.chart, facts["mark"], facts["single"]) if table.chart else None,
+        svg=svg,
         svg_file=f"charts/{table.chart}{facts['suffix']}.svg",
+        svg_sql=svg_sql,
     )

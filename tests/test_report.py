@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,10 +13,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from analysis.db import CHARTS, connect, read_head
 from analysis.errors import LoadError
 from analysis.load import load
 from report.cells import markdown
-from report.charts import ticks
+from report.charts import draw, ticks
 from report.render import render
 from tests import make_store
 
@@ -98,14 +100,47 @@ def test_each_table_has_sql_row_count_and_csv(out: Path) -> None:
 
 def test_charts_stand_beside_their_tables_and_are_xml(out: Path) -> None:
     html, md = (out / "report.html").read_text(), (out / "report.md").read_text()
-    names = ["break_even", "cold_start", "effects", "running", "steps", "throughput"]
+    names = sorted(p.stem for p in CHARTS.glob("*.sql"))
+    assert len(names) == 11
     assert sorted(p.stem for p in (out / "charts").glob("*.svg")) == names
     for path in (out / "charts").glob("*.svg"):
         ElementTree.fromstring(path.read_text())
         assert path.read_text() in html
         assert f"(charts/{path.name})" in md
+        assert all(f"SQL of the chart ({path.stem}.sql)" in text for text in (html, md))
     points = len(re.findall("<circle", (out / "charts" / "throughput.svg").read_text()))
     assert points == 2 * 2 * 3 * 2 + 3  # models, profiles, arms, repetitions, and the block run again
+    joins = len(re.findall('class="j"', (out / "charts" / "throughput.svg").read_text()))
+    assert joins == points * 2 / 3  # three arms a block
+
+
+def test_chart_of_energy_has_the_line_of_the_gpu_at_rest(database: Path, out: Path, tmp_path: Path) -> None:
+    assert 'class="r"' not in (out / "charts" / "power.svg").read_text()  # it was not measured
+    shutil.copy(database, tmp_path / "d.duckdb")
+    with connect(tmp_path / "d.duckdb", read_only=False) as con:
+        con.execute("INSERT INTO sitting_facts SELECT DISTINCT sitting_id, 'gpu.idle.sensor_mw', '70000' FROM runs")
+        svg, _ = draw(con, "power", "", True)
+    assert svg is not None
+    assert svg.count('class="r"') == 4
+    assert svg.count(">100<") == 4  # the scale reaches down to it
+
+
+def test_parts_of_bars_add_up(database: Path) -> None:
+    with connect(database) as con:
+        sql = {
+            name: read_head(CHARTS / f"{name}.sql")[1].rstrip(";") for name in ("start_parts", "padding", "mechanism")
+        }
+        ends = con.execute(f"SELECT max(ends) FROM ({sql['padding']}) GROUP BY setup, model, profile, arm").fetchall()
+        assert {round(end, 9) for (end,) in ends} == {100}
+        for end, start in con.execute(
+            f"SELECT max(ends), any_value(estimate.mean) FROM ({sql['start_parts']}) JOIN estimates"
+            " USING (setup, model, arm) WHERE metric = 'start_s' AND estimates.profile = '(all)' GROUP BY setup, model, arm"
+        ).fetchall():
+            assert end == pytest.approx(start)
+        rows = con.execute(sql["mechanism"]).fetchall()
+    tax, total = ([row[6] for row in rows if row[3] == label] for label in ("KV tax", "total"))
+    assert len(tax) == 4
+    assert tax == pytest.approx(total)
 
 
 def test_first_paragraph(out: Path, simulated: Path) -> None:

@@ -1,5 +1,6 @@
 -- title: Sign of the effect by queue overload
 -- note: Overload: concurrency / requests of the full max-model-len that fit into the KV pool (the engine's own figure). Effect: output tokens per second, graphs over eager, paired by block. Rows in order of overload.
+-- chart: overload
 -- empty: Needs blocks with graphs and eager.
 SELECT f.setup, f.model, f.profile, any_value(r.concurrency) AS concurrency, any_value(r.max_model_len) AS max_model_len,
        d2(avg(r.max_concurrency) FILTER (r.arm = 'graphs')) AS max_concurrency_graphs, d2(avg(r.max_concurrency) FILTER (r.arm = 'eager')) AS max_concurrency_eager,

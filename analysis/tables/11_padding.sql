@@ -1,6 +1,7 @@
 -- title: Padding by runtime mode
 -- part: Padding and preemption
 -- note: Sums over the steps of all counted runs. A step replayed from a FULL or PIECEWISE graph is padded up to a captured size; NONE runs as it is. Padding: padded less unpadded tokens, over padded tokens.
+-- chart: padding
 -- empty: No step trace.
 WITH spans AS (SELECT 'window' AS span, * FROM window_steps UNION ALL BY NAME SELECT 'waiting span' AS span, * FROM waiting_steps)
 SELECT setup, model, profile, arm, span, runtime_mode, runs, steps,
