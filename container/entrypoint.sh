@@ -8,7 +8,7 @@
 set -eu
 [ "$#" -gt 0 ] || set -- campaign --help
 case $1 in
-  -* | plan | run | status | load | report | validate | doctor | fetch | merge) set -- campaign "$@" ;;
+  -* | plan | run | doctor | fetch | status | validate | load | report | check | advise) set -- campaign "$@" ;;
 esac
 export HOME=/campaign/cache/home USER=campaign LOGNAME=campaign
 if [ "$(id -u)" -ne 0 ]; then

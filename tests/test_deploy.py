@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
 import click
@@ -60,6 +61,18 @@ def test_options_exist(name: str) -> None:
     (call,) = re.findall(r"campaign run (--shard.*?|--launcher.*?)(?:&|\n {10}[a-z])", text, re.DOTALL)
     known = {o for p in main.commands["run"].params if isinstance(p, click.Option) for o in p.opts}
     assert set(re.findall(r"(?<=\s)--[a-z-]+", " " + call)) <= known
+
+
+def test_the_entrypoint_knows_every_command() -> None:
+    (words,) = re.findall(r"-\* \| (.*)\) set -- campaign", (ROOT / "container/entrypoint.sh").read_text())
+    assert set(words.split(" | ")) == set(main.commands)
+
+
+def test_images_carry_the_projects_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.findall(r'image.version="(.*)"', (ROOT / "Dockerfile").read_text()) == [version, version]
+    tags = re.findall(r"eager-cost/\w+:([\w.]+)", (ROOT / "compose.yaml").read_text())
+    assert set(tags) == {version}
 
 
 def test_every_index_of_the_job_has_one_shard() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import sys
 from collections import namedtuple
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from runner import doctor
+from runner import doctor, processes
 from runner.cli import main
 from runner.config import load_config
 from runner.doctor import Finding, Place, examine
@@ -127,6 +128,23 @@ def test_a_slow_clock_source_is_found(tmp_path: Path, monkeypatch: pytest.Monkey
         source.write_text(text)
         monkeypatch.setattr(doctor, "CLOCK", source)
         assert finding("clock", place(tmp_path)).state == state
+
+
+def test_taken_ports_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert finding("port", place(tmp_path)).state == "ok"
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(processes, "PORTS", (other.getsockname()[1],) * 2)
+        said = finding("port", place(tmp_path))
+    assert said.state == "FAILED"
+    assert "end programs that hold ports" in said.mend
+
+
+def test_several_gpus_are_each_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GpuOptions, "open", lambda *_: [FakeGpu(), FakeGpu()])
+    assert "2 of them, a worker each (--workers 1" in finding("GPU", place(tmp_path)).found
+    monkeypatch.setattr(GpuOptions, "open", lambda *_: [FakeGpu(), FakeGpu(used_mib=9000)])
+    assert "9000 MiB" in finding("GPU", place(tmp_path)).found
 
 
 def test_the_command_ends_with_2_where_a_check_failed(tmp_path: Path) -> None:

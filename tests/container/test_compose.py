@@ -72,6 +72,21 @@ def test_stopped_it_takes_the_server_along_and_stays_resumable(project: Project)
     assert project.left() == ""
 
 
+def test_two_workers_start_their_servers_beside_each_other_and_stop_together(project: Project) -> None:
+    file = project.folder / "campaign.toml"
+    file.write_text(file.read_text().replace("repetitions = 1", "repetitions = 2"))
+    first = project.start("campaign", "run", "--workers", "2", speed=5)
+    until(lambda: len(list(project.folder.glob("results/here/runs/*.partial/steps.csv"))) == 2, 60.0)
+    assert len(project.containers(LABEL)) == 2
+    project.docker("stop", project.campaign())
+    output, _ = first.communicate(timeout=30)
+    assert first.returncode == 143, output
+    assert project.left() == ""
+    output = project.run("campaign", "run", "--workers", "2")
+    assert "4 runs valid, 0 attempts failed, 0 runs left: every block of the plan is complete" in output
+    assert "worker 2 | " in output
+
+
 def test_an_engine_that_dies_leaves_its_words_and_exit_status(project: Project) -> None:
     output = project.run("campaign", status=3, options=("-e", "CAMPAIGN_STANDIN_FAULT=crash_at_load"))
     assert "out_of_memory" in output
