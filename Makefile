@@ -10,7 +10,7 @@ ENGINE_DATE := 2026-06-25
 LOCK := $(BIN)/uv pip compile --generate-hashes --no-emit-index-url --no-annotate --upgrade -q --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo report check provenance test torture test-engine test-container test-browser lock gpu-bundle clean
+.PHONY: help venv demo report check provenance test test-torture torture test-engine test-container test-browser lock gpu-bundle clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -48,8 +48,10 @@ test: venv ## ruff, mypy --strict and the tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m "not engine and not container and not browser and not torture"
 
-torture: venv ## faults at random moments of 200 whole campaigns of 40 runs, on played engines (a quarter of an hour)
-	$(BIN)/python -m pytest -m torture tests/test_torture.py
+test-torture: venv ## faults at random moments of 20 small campaigns in real processes (five minutes, ended after ten)
+	timeout --kill-after=10 600 $(BIN)/python -m pytest -m torture tests/test_torture.py
+
+torture: test-torture ## the same, and 200 whole campaigns of 40 runs on played engines (half an hour on two cores)
 	$(BIN)/python -m tests.torture --seeds 200
 
 test-engine: venv ## the same path on the real vLLM 0.23.0, CPU build, in .venv-engine (3 GB of downloads, 6 GB of disk)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
+import psutil
 import pytest
 
 from analysis.formats.failure import FAILURES
@@ -36,6 +39,29 @@ def test_real_processes_survive_every_fault() -> None:
     assert {f"standin {fault}" for fault in FAULTS} <= survived.keys()
     assert {"kill engine", "kill client", "kill runner", "stop runner"} <= survived.keys()
     assert sum(survived.values()) > 8 * SEEDS
+
+
+@pytest.mark.torture
+def test_nothing_is_left_of_a_torture_that_was_killed() -> None:
+    argv = [sys.executable, "-m", "tests.torture", "--processes", "2", "--runs", "8"]
+    with subprocess.Popen(argv, cwd=Path(__file__).parent.parent) as main:
+        started: dict[int, psutil.Process] = {}
+        deadline = time.monotonic() + 60
+        while not any("runner.standin" in _argv(p) for p in started.values()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+            started |= {p.pid: p for p in psutil.Process(main.pid).children(recursive=True)}
+        assert any("runner.standin" in _argv(p) for p in started.values())
+        started |= {p.pid: p for p in psutil.Process(main.pid).children(recursive=True)}
+        main.kill()
+    _, alive = psutil.wait_procs(started.values(), timeout=30)
+    assert not alive
+    assert "/disk tmpfs" not in Path("/proc/mounts").read_text()
+
+
+def _argv(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
 
 
 @pytest.mark.torture

@@ -10,8 +10,12 @@ it takes, must end with every run of the plan valid once, none lost, none double
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +28,6 @@ from pathlib import Path
 import duckdb
 
 from analysis.formats.run_record import RunRecord
-from analysis.load import load
 from runner.config import Config
 from runner.files import sha256
 from runner.plan import build_plan
@@ -129,6 +132,8 @@ class Witness:
             self._load(len(plan.runs), database)
 
     def _load(self, runs: int, database: Path) -> None:
+        from analysis.load import load  # not in each sitting: SciPy takes a second
+
         summary = load(self.root, database)
         with duckdb.connect(str(database), read_only=True) as connection:
             assert connection.execute("SELECT * FROM unreadable").fetchall() == []
@@ -161,22 +166,51 @@ def report(results: list[Survived], runs: int, began: float) -> str:
     return "\n".join(lines)
 
 
+PR_SET_PDEATHSIG, CLONE_NEWNS = 1, 0x20000
+
+
+def die_with_parent() -> None:
+    """SIGKILL when the process that started this one ends, however it ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:
+        os._exit(1)
+
+
+def own_room(room: str) -> None:
+    """A worker's folder for temporary files, in memory; where mounting is permitted, seen by this worker and those that
+    it starts alone, and gone with them."""
+    die_with_parent()
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0:
+        for command in (["mount", "--make-rprivate", "/"], ["mount", "-t", "tmpfs", "tmpfs", room]):
+            subprocess.run(command, check=False, capture_output=True)
+    os.environ["TMPDIR"] = tempfile.tempdir = room
+
+
 def main() -> None:
     from tests import torture_in_process, torture_processes
+
+    if "PYTEST_CURRENT_TEST" in os.environ:
+        die_with_parent()
 
     parser = argparse.ArgumentParser(description="Faults at random moments of whole campaigns.")
     parser.add_argument("--seeds", type=int, default=0, help="campaigns on played engines")
     parser.add_argument("--processes", type=int, default=0, help="campaigns of real processes on the stand-in engine")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
     args = parser.parse_args()
     work: list[tuple[int, Callable[[int], Survived]]] = [
         (args.seeds, partial(torture_in_process.torture, runs=args.runs)),
         (args.processes, partial(torture_processes.torture, runs=args.runs)),
     ]
+    shared = Path("/dev/shm")
     for count, torture in work:
         began, results = time.monotonic(), []
-        with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        with (
+            tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as room,
+            ProcessPoolExecutor(args.workers, get_context("spawn"), own_room, (room,)) as pool,
+        ):
             for result in pool.map(torture, range(args.first, args.first + count)):
                 results.append(result)
                 if sys.stderr.isatty():

@@ -287,8 +287,7 @@ def sit(config: Config, place: Path, **options: Any) -> int:
 
 def torture(seed: int, runs: int) -> Survived:
     raw_runs()
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         place = Path(folder).resolve()
         config = load_config(write_config(place, runs))
         witness = Witness(place / "results")

@@ -30,10 +30,10 @@ from runner.context import RunContext
 from runner.processes import marked
 from runner.standin.settings import FAULTS
 from runner.store import read_header
-from tests.torture import MAX_SITTINGS, Survived, Witness, write_config
+from tests.torture import MAX_SITTINGS, Survived, Witness, die_with_parent, write_config
 
 SPEED = "1000"
-DISK_MIB = 96  # the command asks for 64 MiB and the plan's files
+DISK_MIB = 160  # the command asks for 0.1 GiB and the plan's files
 SITTING_S = 300
 PHASES = ("starting", "probing", "waiting for the client", "measuring", "stopping", "writing")
 KILLING = ("kill engine", "kill client", "kill runner", "stop runner", "fill disk")
@@ -132,6 +132,7 @@ class Play:
 def sitting() -> None:
     from runner import campaign, cli
 
+    die_with_parent()
     seed, calm, faults, journal = json.loads(sys.argv[1])
     defaults: Any = campaign.Campaign.__init__.__kwdefaults__
     defaults["execute"] = Play(seed, calm, faults, Path(journal))
