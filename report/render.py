@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from analysis.db import FINDINGS, PROVENANCE, Table, connect, read_tables
 from analysis.errors import LoadError
 from report import cells, charts
+from report.compare import Pair, pairs
 
 _TEMPLATES = Path(__file__).parent / "templates"
 SIMULATED = "SIMULATED"
@@ -31,6 +32,7 @@ class Section:
     title: str
     header: list[str]
     rows: list[list[str]]
+    pairs: list[list[Pair]]  # the same beside other data's
     styles: list[str]  # of the columns: n number, w long text
     csv: str
     csv_file: str
@@ -39,20 +41,32 @@ class Section:
     svg_sql: str
 
     @property
+    def differing(self) -> int:
+        """Cells that differ from the other data's."""
+        return sum(other is not None for row in self.pairs for _, other in row)
+
+    @property
     def csv_uri(self) -> str:
         return "data:text/csv;base64," + base64.b64encode(self.csv.encode()).decode()
 
 
-def render(database: Path, out: Path, price: float | None = None) -> list[Path]:
-    """Write the report of `database` into `out`; returns the files written, the HTML first. `price`: of a GPU-hour.
+def render(database: Path, out: Path, price: float | None = None, against: Path | None = None) -> list[Path]:
+    """Write the report of `database` into `out`; returns the files written, the HTML first. `price`: of a GPU-hour;
+    `against`: a database whose figures stand beside those that differ.
 
     Files of an earlier report in `out` that this one does not write are removed. Raises LoadError when the database is
     missing or of another version, or `out` cannot be written.
     """
+    other, others = None, dict[str, Table]()
+    if against is not None:
+        with connect(against) as con:
+            con.execute("SET VARIABLE price_per_gpu_hour = ?", [price])
+            other, others = _facts(con), {table.name: table for table in read_tables(con)}
     with connect(database) as con:
         con.execute("SET VARIABLE price_per_gpu_hour = ?", [price])
-        facts = _facts(con)
-        sections = [_section(con, table, facts) for table in read_tables(con)]
+        facts = _facts(con) | {"other": other}
+        facts["suffix"] = facts["suffix"] or (other or facts)["suffix"]
+        sections = [_section(con, table, facts, others.get(table.name)) for table in read_tables(con)]
         provenance = [_section(con, table, facts) for table in read_tables(con, PROVENANCE)]
         findings = [_section(con, table, facts) for table in read_tables(con, FINDINGS)]
     environment = Environment(
@@ -103,18 +117,22 @@ def _facts(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     return facts | {"single": len(facts["setups"]) <= 1, "mark": mark, "suffix": suffix}
 
 
-def _section(con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any]) -> Section:
+def _section(
+    con: duckdb.DuckDBPyConnection, table: Table, facts: dict[str, Any], other: Table | None = None
+) -> Section:
     """Format a table. A `setup` that is the same throughout the report is left to the head and the CSV."""
     shown = [i for i, column in enumerate(table.columns) if not (column == "setup" and facts["single"])]
     rows = [[cells.text(row[i]) for i in shown] for row in table.rows]
+    both = pairs(table, other, shown, facts["other"]["mark"] if other else "")
     numbers = [any(cells.is_number(row[i]) for row in table.rows) for i in shown]
     svg, svg_sql = charts.draw(con, table.chart, facts["mark"], facts["single"]) if table.chart else (None, "")
-    long = [any(len(row[k]) > _LONG for row in rows) for k in range(len(shown))]
+    long = [any(len(text or "") > _LONG for row in both for text in row[k]) for k in range(len(shown))]
     return Section(
         table=table,
         title=facts["mark"] + table.title,
         header=[cells.heading(table.columns[i]) for i in shown],
         rows=rows,
+        pairs=both,
         styles=["n" if number else "w" if wrap else "" for number, wrap in zip(numbers, long, strict=True)],
         csv=cells.to_csv(table),
         csv_file=f"csv/{table.name}{facts['suffix']}.csv",

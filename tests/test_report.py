@@ -12,13 +12,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from click.testing import CliRunner
 
-from analysis.db import CHARTS, connect, read_head
+from analysis.db import CHARTS, Table, connect, read_head
 from analysis.errors import LoadError
 from analysis.load import load
 from report.cells import markdown
 from report.charts import draw, ticks
+from report.compare import pairs
 from report.render import render
+from runner.cli import main
 from tests import make_store
 
 
@@ -134,7 +137,8 @@ def test_parts_of_bars_add_up(database: Path) -> None:
         assert {round(end, 9) for (end,) in ends} == {100}
         for end, start in con.execute(
             f"SELECT max(ends), any_value(estimate.mean) FROM ({sql['start_parts']}) JOIN estimates"
-            " USING (setup, model, arm) WHERE metric = 'start_s' AND estimates.profile = '(all)' GROUP BY setup, model, arm"
+            " USING (setup, model, arm) WHERE metric = 'start_s' AND estimates.profile = '(all)'"
+            " GROUP BY setup, model, arm"
         ).fetchall():
             assert end == pytest.approx(start)
         rows = con.execute(sql["mechanism"]).fetchall()
@@ -194,6 +198,41 @@ def test_same_bytes_whatever_order_locale_and_time_zone(database: Path, out: Pat
         cwd=root,
     )
     assert files(tmp_path / "out") == files(out)
+
+
+def table(*rows: tuple[object, ...]) -> Table:
+    return Table("t", "", ("setup", "arm", "x", "n"), frozenset(), rows, "t")
+
+
+def test_rows_that_belong_together_are_compared_and_others_told() -> None:
+    mine = table(("H200", "eager", 1.5, 3), ("H200", "graphs", 2.0, 3), ("H200", "mine", None, 1))
+    theirs = table(("H100", "theirs", 9.0, 1), ("H100", "graphs", 2.5, 3), ("H100", "eager", 1.5, 3))
+    assert pairs(mine, theirs, (1, 2, 3), "SIMULATED: ") == [
+        [("eager", None), ("1.5", None), ("3", None)],
+        [("graphs", None), ("2.0", "SIMULATED: 2.5"), ("3", None)],
+        [("mine", "no such row"), ("not measured", None), ("1", None)],
+        [("no such row", "SIMULATED: theirs"), ("–", "SIMULATED: 9.0"), ("–", "SIMULATED: 1")],
+    ]
+
+
+def test_report_against_the_same_data_and_against_other(database: Path, simulated: Path, tmp_path: Path) -> None:
+    render(database, tmp_path / "same", against=database)
+    html = (tmp_path / "same" / "report.html").read_text()
+    assert "Compared with campaign synthetic" in html
+    assert html.count("cells that differ: 0 ·") == html.count("cells that differ") >= 18
+    other = tmp_path / "other"
+    done = CliRunner().invoke(
+        main, ["report", "--database", str(database), "--against", str(simulated.parent / "store"), "--out", str(other)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "against " in done.output
+    html, md = ((other / f"report.SIMULATED.{kind}").read_text() for kind in ("html", "md"))
+    assert Page(html).open == []
+    marked = re.findall(r"<mark>([^<]*)</mark> <span class=\"other\">([^<]*)</span>", html)[1:]  # the first explains
+    assert marked
+    assert all(theirs.startswith("SIMULATED: ") or theirs == "no such row" for _, theirs in marked)
+    assert md.count(" ≠ SIMULATED: ") > 20
+    assert "random weights" in html
 
 
 def test_markdown_tables_are_even(out: Path) -> None:
