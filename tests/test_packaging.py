@@ -348,3 +348,44 @@ def test_a_sitting_starts_once_collects_and_resumes(bundle: Path, tmp_path: Path
     sh("rm", "-rf", base / "results")
     sh(here / "sitting.sh", bundle, whole, **where)
     assert (base / "results/go-on").exists()
+
+
+FAKE_WORKER = """#!/bin/sh
+while [ "$1" != --results ]; do shift; done
+results=$2; while [ "$1" != --gpu ]; do shift; done
+echo "$2 $6 $8" >> "${results%/*}/calls"
+case "$8" in 7b.sustained_short.r1) mkdir -p "$results/runs/7b.eager.sustained_short.r1.p1a1";; esac
+"""
+
+
+@pytest.mark.parametrize("seconds", [1000, 20])
+def test_a_sitting_on_two_gpus_runs_its_steps_in_order_and_ends_in_time(
+    bundle: Path, tmp_path: Path, seconds: int
+) -> None:
+    here, base = ROOT / "tools/gpu-host", tmp_path / "sitting"
+    where = {"SITTING_DIR": str(base), "ENGINE_PYTHON": sys.executable}
+    sh(here / "unpack.sh", bundle, base, sys.executable)
+    (base / "unpacked").write_text(sh("sha256sum", bundle / "SHA256SUMS").stdout.split()[0] + "\n")
+    (base / "venv/bin/campaign").write_text(FAKE_WORKER)
+    (base / "calls").touch()
+    if seconds < 30:  # nothing fits; the second GPU does not wait for the first in vain
+        (base / "results-1/runs/7b.eager.sustained_short.r1.p1a1").mkdir(parents=True)
+    begun = time.monotonic()
+    sh(here / "two_gpus.sh", bundle, "-", seconds, 2, **where)
+    assert time.monotonic() - begun < 5
+    assert "has ended" in sh(here / "collect.sh", tmp_path / "out", "60", **where).stdout
+    calls = (base / "calls").read_text().splitlines()
+    if seconds < 30:
+        assert calls == []
+        return
+    assert calls[0] == "1 neighbour 7b.sustained_short.r1"
+    assert [call for call in calls if call.startswith("0")] == [
+        "0 published,mechanism 32b.sustained.r2",
+        "0 published 32b.sporadic.r1",
+    ]
+    assert [call for call in calls if call.startswith("1")][1:] == [
+        "1 published,mechanism 7b.*.r2",
+        "1 neighbour 7b.sustained_short.r[23]",
+        "1 overhead 32b.*",
+        "1 neighbour 7b.sustained_short.r4",
+    ]

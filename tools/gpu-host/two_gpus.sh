@@ -4,7 +4,7 @@
 #   two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS REPETITION [campaign run options ...]
 #
 # GPU 1: the short 7B eager run alone on the host, then the 7B blocks of this repetition, two short runs beside GPU 0, the
-# same 7B block as a plain loop and as vLLM's sweep, the instruments' pairs, and the short run alone again.
+# instruments' pairs, the 7B sustained block again as a plain loop and as vLLM's sweep, and the short run alone again.
 # GPU 0: once that first short run is over, the 32B sustained block with every arm, then 32B sporadic.
 # Nothing is started that cannot end within SECONDS. Everything else is as in sitting.sh, which does the work (variables
 # too); follow it with collect.sh, and merge results-0 and results-1 with tools/merge_results.py.
@@ -34,11 +34,11 @@ step() {
   cat "$base/campaign-$1.log" >> "$base/campaign-$1-all.log"
 }
 
-# WAY: the repetition's 7B block on GPU 1, if there is time for it; its options are those that sitting.sh gives
+# WAY ARMS SECONDS: the repetition's 7B sustained block on GPU 1, if that time is left; options as sitting.sh gives them
 loop() {
-  [ "$(left)" -gt 240 ] || return 0
-  (cd "$base/project" && timeout "$(left)" "$base/venv/bin/python" tools/gpu-host/plain_loop.py --way "$1" --suite published \
-    --blocks "7b.sustained.r$repetition" --results "$base/results-1" --engine-python "$(command -v "${ENGINE_PYTHON:-python3}")" \
+  [ "$(left)" -gt "$3" ] || return 0
+  (cd "$base/project" && timeout "$(left)" "$base/venv/bin/python" tools/gpu-host/plain_loop.py --way "$1" --arms "$2" \
+    --suite published,mechanism --blocks "7b.sustained.r$repetition" --results "$base/results-1" --engine-python "$(command -v "${ENGINE_PYTHON:-python3}")" \
     --engine-path "$base/engine" --models "$base/models" --cache "$base/cache" --gpu 1 --cpus "${cpus[1]}" "${options[@]}") \
     >> "$base/campaign-1-all.log" 2>&1 || true
 }
@@ -47,9 +47,9 @@ worker_1() {
   step 1 neighbour '7b.sustained_short.r1'
   step 1 published,mechanism "7b.*.r$repetition"
   step 1 neighbour '7b.sustained_short.r[23]'
-  loop plain
-  loop sweep
   step 1 overhead '32b.*'
+  loop plain graphs,eager,graphs_trimmed 270
+  loop sweep graphs,eager 190
   while kill -0 "$1" 2> /dev/null && [ "$(left)" -gt 75 ]; do sleep 0.5; done
   step 1 neighbour '7b.sustained_short.r4'
 }
