@@ -50,16 +50,8 @@ class Commands(click.Group):
 def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say what to run; the command gets the configuration and the plan they lead to."""
 
-    @click.option(
-        "--config", "config_path", type=PATH, default="campaign.toml", show_default=True, help="What to measure."
-    )
-    @click.option(
-        "--suite",
-        default="published",
-        show_default=True,
-        metavar="NAME[,NAME…]",
-        help="Suites to run, in common blocks.",
-    )
+    @click.option("--config", "config_path", type=PATH, default="campaign.toml", help="What to measure.")
+    @click.option("--suite", default="published", metavar="NAME[,NAME…]", help="Suites to run, in common blocks.")
     @click.option("--blocks", metavar="GLOB", help="Only blocks (model.profile.rN) that match, e.g. '32b.sustained.*'.")
     @click.option("--shard", metavar="K/N", help="Only every N-th block, from the K-th (1-based).")
     @wraps(function)
@@ -82,61 +74,38 @@ def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Options that say what the machine has; the command gets the configuration as it is here, the engine's host
     and the choice of GPUs."""
 
-    @click.option(
-        "--engine-python",
-        default="python3",
-        show_default=True,
-        metavar="PATH",
-        help="Python of the engine's environment.",
-    )
-    @click.option(
-        "--engine-path", multiple=True, metavar="DIR", help="Put before the engine's PYTHONPATH; may be repeated."
-    )
-    @click.option("--models", type=PATH, default="models", show_default=True, help="Folder of the model folders.")
-    @click.option(
-        "--cache", type=PATH, default=".cache", show_default=True, help="Folder of the engine's compile caches."
-    )
-    @click.option("--gpu", metavar="INDEX|UUID", help="The GPU to use.  [default: see --workers]")
+    @click.option("--engine-python", default="python3", metavar="PATH", help="Python of the engine's environment.")
+    @click.option("--engine-path", multiple=True, metavar="DIR", help="Put before its PYTHONPATH; may be repeated.")
+    @click.option("--models", type=PATH, default="models", help="Folder of the model folders.")
+    @click.option("--cache", type=PATH, default=".cache", help="Folder of the engine's compile caches.")
+    @click.option("--gpu", metavar="INDEX|UUID", help="This GPU alone.  [default: see --workers]")
     @click.option("--workers", type=click.IntRange(1), metavar="N", help="GPUs to use side by side.  [default: all]")
     @click.option("--no-gpu", is_flag=True, help="Run an engine that uses no GPU (CPU build).")
     @click.option("--cpus", metavar="LIST", help="CPUs for engine and client, e.g. 0-15.  [default: all]")
-    @click.option(
-        "--launcher",
-        type=click.Choice(["process", "container"]),
-        help="How engines are started.  [default: engine.launcher of the configuration]",
-    )
-    @click.option("--image", metavar="REFERENCE", help="Image of the engine's containers.  [default: engine.image]")
+    @click.option("--launcher", type=click.Choice(["process", "container"]), help="Instead of engine.launcher.")
+    @click.option("--image", metavar="REFERENCE", help="Of the engine's containers, instead of engine.image.")
     @wraps(function)
-    def command(
-        config: Config,
-        plan: Plan,
-        engine_python: str,
-        engine_path: tuple[str, ...],
-        models: Path,
-        cache: Path,
-        cpus: str | None,
-        launcher: str | None,
-        image: str | None,
-        gpu: str | None,
-        workers: int | None,
-        no_gpu: bool,
-        **others: Any,
-    ) -> Any:
+    def command(config: Config, plan: Plan, **others: Any) -> Any:
         from runner.launcher import EngineHost
         from runner.units import parse_cpus
         from runner.workers import GpuOptions
 
-        given = {name: value for name, value in (("launcher", launcher), ("image", image)) if value}
+        take = others.pop
+        given = {name: value for name in ("launcher", "image") if (value := take(name))}
         config = config.model_copy(update={"engine": config.engine.model_copy(update=given)})
-        allowed = parse_cpus(cpus) if cpus else None
-        host = EngineHost(engine_python, engine_path, models.resolve(), cache.resolve(), config.engine.kind, allowed)
-        return function(config, plan, host, GpuOptions(gpu, workers, no_gpu), **others)
+        cpus = parse_cpus(text) if (text := take("cpus")) else None
+        folders = take("models").resolve(), take("cache").resolve()
+        host = EngineHost(take("engine_python"), take("engine_path"), *folders, config.engine.kind, cpus)
+        return function(config, plan, host, GpuOptions(take("gpu"), take("workers"), take("no_gpu")), **others)
 
     return command
 
 
 # an option's default may come from the environment (compose.yaml): EAGER_COST_RUN_CACHE for the --cache of `run`
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EAGER_COST"})
+SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "auto_envvar_prefix": "EAGER_COST"}
+
+
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(package_name="eager-cost", prog_name="campaign")
 def main() -> None:
     """Measure what enforce_eager costs and buys in vLLM, and report it."""
@@ -201,16 +170,9 @@ def run(
     with Store.open(root, config) if lock is None else Store(root.resolve(), config, lock) as store:
         check_space(config, plan, host, root.resolve())
         several = len(parts) > 1 and not primes_only
+        device, display, first = gpus[0] if gpus else None, make_display(sys.stderr), primes_only or several
         summary = Campaign(
-            config,
-            plan,
-            store,
-            host,
-            gpus[0] if gpus else None,
-            make_display(sys.stderr),
-            time_budget_s=budget_s,
-            primes_only=primes_only or several,
-            worker=worker is not None,
+            config, plan, store, host, device, display, time_budget_s=budget_s, primes_only=first, worker=bool(worker)
         ).run()
         if several and summary.runs_left and summary.exit_code in (0, 3):
             left_s = budget_s and budget_s - (time.monotonic() - begun)
@@ -255,15 +217,23 @@ def fetch(config: Config, plan: Plan, host: EngineHost, _: GpuOptions) -> None:
             click.echo(f'{model.name}: weights = "dummy", nothing to fetch')
 
 
-def render_report(results: Path | None, database: Path, out: Path, price: float | None = None) -> None:
-    """The report in `out`, of a database that is first loaded from `results` if given; prints its files."""
+def render_report(
+    results: Path | None, database: Path, out: Path, price: float | None = None, against: Path | None = None
+) -> None:
+    """The report in `out`, of a database that is first loaded from `results` if given; prints its files. `against`:
+    another results folder or database."""
     from analysis.load import load as load_results
     from report.render import render
 
     if results is not None:
         out.mkdir(parents=True, exist_ok=True)
         click.echo(str(load_results(results, database)))
-    for path in render(database, out, price):
+    if against is not None and against.is_dir():
+        out.mkdir(parents=True, exist_ok=True)
+        summary = load_results(against, out / "against.duckdb")
+        click.echo(f"against {summary}")
+        against = summary.database
+    for path in render(database, out, price, against):
         click.echo(str(path))
 
 
@@ -296,7 +266,7 @@ def validate(path: Path, as_json: bool) -> None:
     sys.exit(judged.exit_code(verdicts))
 
 
-database_option = click.option("--database", type=PATH, default="results.duckdb", show_default=True)
+database_option = click.option("--database", type=PATH, default="results.duckdb")
 
 
 @main.command()
@@ -312,14 +282,15 @@ def load(results: Path, database: Path) -> None:
 @main.command()
 @click.argument("results", type=PATH, required=False)
 @database_option
-@click.option("--out", type=PATH, default="out", show_default=True, help="Folder for report.html, report.md and csv/.")
+@click.option("--out", type=PATH, default="out", help="Folder for report.html, report.md and csv/.")
 @click.option("--price", type=float, metavar="MONEY", help="Of a GPU-hour, for the tables of cost.")
-def report(results: Path | None, database: Path, out: Path, price: float | None) -> None:
+@click.option("--against", type=PATH, help="Results folder or database whose figures to put beside those that differ.")
+def report(results: Path | None, database: Path, out: Path, price: float | None, against: Path | None) -> None:
     """Render the report from a database; of a results folder if one is given, loaded into OUT/results.duckdb.
 
     Needs no network and no GPU.
     """
-    render_report(results, out / "results.duckdb" if results else database, out, price)
+    render_report(results, out / "results.duckdb" if results else database, out, price, against)
 
 
 @main.command(epilog="Exit status: 3 when a claim differs from what the data set declares in its expected-claims.toml.")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -87,19 +88,14 @@ class EngineHost:
             return
         found, wanted = self.ask_engine(config)["version"], config.engine.version
         if found is None or found.partition("+")[0] != wanted:
-            raise PreflightError(
-                f"--engine-python {self.python}: "
-                + (f"found vLLM {found}, the campaign asks for {wanted}" if found else "vLLM is not installed there"),
-                f"install vLLM {wanted} there, or give another --engine-python or --engine-path",
-            )
-        wanted = [config.models[name] for name in sorted(config.models if models is None else models)]
-        lacking = {model.name: lacks for model in wanted if (lacks := self._lacks(model))}
-        if lacking:
-            raise PreflightError(
-                "; ".join(f"model {name}: {lacks[0]}" for name, lacks in lacking.items()),
-                "say where the model folders are with --models, or fetch them: "
-                + "; ".join(dict.fromkeys(lacks[1] for lacks in lacking.values())),
-            )
+            problem = f"found vLLM {found}, the campaign asks for {wanted}" if found else "vLLM is not installed there"
+            hint = f"install vLLM {wanted} there, or give another --engine-python or --engine-path"
+            raise PreflightError(f"--engine-python {self.python}: {problem}", hint)
+        chosen = [config.models[name] for name in sorted(config.models if models is None else models)]
+        if lacking := {model.name: lacks for model in chosen if (lacks := self._lacks(model))}:
+            problem = "; ".join(f"model {name}: {lacks}" for name, (lacks, _) in lacking.items())
+            mend = "; ".join(dict.fromkeys(fetch for _, fetch in lacking.values()))
+            raise PreflightError(problem, f"say where the model folders are with --models, or fetch them: {mend}")
 
     def _lacks(self, model: ModelSection) -> tuple[str, str] | None:
         """What is not there of a model, and what fetches it; None: it is all there."""
@@ -119,9 +115,9 @@ class EngineHost:
         online = {"HF_HUB_OFFLINE": "0", "PYTHONPATH": os.pathsep.join(self.path)}
         status = subprocess.run(argv, env=os.environ | online, stdin=subprocess.DEVNULL, check=False).returncode
         if status:
+            what = f"model {model.name}: {model.repository} at {model.revision} was not fetched (status {status})"
             raise PreflightError(
-                f"model {model.name}: {model.repository} at {model.revision} was not fetched (status {status})",
-                "see above; check the network, HF_TOKEN and the disk, then fetch again: it goes on",
+                what, "see above; check the network, HF_TOKEN and the disk, then fetch again: it goes on"
             )
 
     def compile_bytecode(self, config: Config) -> None:
@@ -144,10 +140,9 @@ class EngineHost:
         except EngineFailed as error:
             raise PreflightError(error.message, error.hint) from error
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
-            said = (getattr(error, "stderr", None) or "").strip() or str(error)
-            raise PreflightError(
-                f"--engine-python {self.python}: {said.splitlines()[-1]}", "check --engine-python and --engine-path"
-            ) from error
+            said = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()[-1]
+            hint = "check --engine-python and --engine-path"
+            raise PreflightError(f"--engine-python {self.python}: {said}", hint) from error
         return answer
 
     def serve_argv(
@@ -160,11 +155,9 @@ class EngineHost:
         instruments: bool = True,
     ) -> list[str]:
         """Command line of the server; `utilization` None: no --gpu-memory-utilization (no GPU)."""
-        if self.kind == "vllm":
-            start = [self._python(True), "-m", "vllm.entrypoints.cli.main", "serve"]
-        else:
-            start = [sys.executable, "-m", "runner.standin", "serve"]
-        argv = [*start, self.model_path(model), "--host", HOST, "--port", str(port)]
+        engine = [self._python(True), "-m", "vllm.entrypoints.cli.main"]
+        start = engine if self.kind == "vllm" else [sys.executable, "-m", "runner.standin"]
+        argv = [*start, "serve", self.model_path(model), "--host", HOST, "--port", str(port)]
         argv += ["--max-model-len", str(config.engine.max_model_len), "--seed", str(config.campaign.seed)]
         if model.tokenizer:
             argv += ["--tokenizer", self.tokenizer_path(model)]
@@ -178,10 +171,8 @@ class EngineHost:
         self, config: Config, model: ModelSection, profile: ProfileSection, *, port: int, seed: int, result: Path
     ) -> list[str]:
         """Command line of the bench client; it writes `result`."""
-        if self.kind == "vllm":
-            start = [self._python(), str(ENGINE_SIDE / "bench_entry.py"), "serve"]
-        else:
-            start = [sys.executable, "-m", "runner.standin", "bench", "serve"]
+        client = [self._python(), str(ENGINE_SIDE / "bench_entry.py")]
+        start = client if self.kind == "vllm" else [sys.executable, "-m", "runner.standin", "bench"]
         options: dict[str, object] = {
             "backend": "openai",
             "host": HOST,
@@ -203,10 +194,8 @@ class EngineHost:
             "result-filename": result.name,
             "request-id-prefix": "bench-",
         }
-        argv = [*start, "--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
-        for name, value in options.items():
-            argv += [f"--{name}", str(value)]
-        return argv
+        flags = ["--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
+        return [*start, "serve", *flags, *chain.from_iterable((f"--{name}", str(options[name])) for name in options)]
 
     def environment(
         self,
