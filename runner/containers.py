@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,8 +93,13 @@ def _image(client: Any, exact: str, pull: bool) -> dict[str, Any]:
     except docker.errors.ImageNotFound:
         if not pull or exact.startswith("sha256:") or not {"@", ":"} & set(exact.rpartition("/")[2]):
             raise  # an image id, or a name without a version, cannot be pulled
+        _say(f"pulling {exact}, which can take long")
         found = client.images.pull(exact)
     return dict(found.attrs)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _gpu(uuid: str | None) -> list[Any]:
@@ -161,6 +167,7 @@ class Containers:
         every measured start would compile thousands of modules anew. Raises EngineFailed."""
         done = cache / f"bytecode-{self.image['Id'].removeprefix('sha256:')[:12]}"
         if not done.exists():
+            _say(f"compiling the Python byte code of {self.reference}, once: some minutes")
             self.ask([python, "-c", _COMPILE], environment, BYTECODE_TIMEOUT_S, mounts=[self._mount(cache)])
             done.touch()
 
