@@ -132,7 +132,7 @@ def test_the_verdict_is_that_of_the_interval(
 ) -> None:
     (row,) = table(tmp_path, repetitions, speed, monkeypatch)
     assert row["verdict"] == verdict
-    assert row["lost_pct"]["n"] == repetitions
+    assert row["lost_pct"]["n"] == row["on_first"] == repetitions
     assert (row["lost_pct"]["lo"] is None) == (repetitions == 1)
     lost_pct = 100 * (1 - float(row["on_tok_s"]) / float(row["off_tok_s"]))
     assert float(row["lost_pct"]["mean"]) == pytest.approx(lost_pct, abs=0.3)
