@@ -79,7 +79,7 @@ def _gpu(place: Place) -> str:
         if used > IDLE_LIMIT_MIB:
             raise PreflightError(
                 f"{used} MiB of GPU {facts['index']} are in use, by processes {facts['processes'] or '(not visible)'}",
-                "end them (`nvidia-smi`, `docker ps`), or choose another GPU with --gpu",
+                "end them (`nvidia-smi`, `docker ps`), or choose GPUs with --gpu or CUDA_VISIBLE_DEVICES",
             )
         share = utilization_for(place.config, gpu)
     several = f"; {len(gpus)} of them, a worker each ({ALONE})" if len(gpus) > 1 else ""
