@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from runner import nvml, workers
 from runner.cli import main
 from runner.config import load_config, parse_config
-from runner.errors import PreflightError
+from runner.errors import PreflightError, StoreError
 from runner.plan import build_plan, worker_of
 from runner.processes import marked
 from runner.status import render_status
@@ -137,6 +137,16 @@ def test_the_worst_status_counts(tmp_path: Path, statuses: tuple[int, ...], wors
 def test_lines_of_a_worker_carry_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     play(tmp_path, "print('one')", "import sys; print('two', file=sys.stderr)")
     assert sorted(capfd.readouterr().err.splitlines()) == ["gpu 0 | one", "gpu 1 | two"]
+
+
+def test_a_worker_that_outlives_its_parent_still_holds_the_folder(tmp_path: Path) -> None:
+    with Store.open(tmp_path, CONFIG) as store:
+        worker = subprocess.Popen(["sleep", "60"], pass_fds=[store.lock])
+    with pytest.raises(StoreError, match="in use by another campaign"):
+        Store.open(tmp_path, CONFIG)
+    worker.kill()
+    worker.wait()
+    Store.open(tmp_path, CONFIG).__exit__()
 
 
 # -- whole campaigns, on the stand-in engine: two workers, no GPU
