@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -170,4 +171,5 @@ def run_workers(plan: Plan, store: Store, lines: dict[str, list[str]]) -> Summar
 
 def _relay(output: IO[str], name: str) -> None:
     for line in output:
-        print(f"{name} | {line}", end="", file=sys.stderr, flush=True)
+        with suppress(OSError):  # nobody reads any more; the worker must not wait for that
+            print(f"{name} | {line}", end="", file=sys.stderr, flush=True)

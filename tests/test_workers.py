@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -137,6 +138,18 @@ def test_the_worst_status_counts(tmp_path: Path, statuses: tuple[int, ...], wors
 def test_lines_of_a_worker_carry_its_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     play(tmp_path, "print('one')", "import sys; print('two', file=sys.stderr)")
     assert sorted(capfd.readouterr().err.splitlines()) == ["gpu 0 | one", "gpu 1 | two"]
+
+
+def test_a_worker_goes_on_when_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        summary = play(tmp_path, "print('x' * 70000, flush=True); print('y' * 70000)")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            closed.close()
+    assert summary.exit_code == 0
 
 
 def test_a_worker_that_outlives_its_parent_still_holds_the_folder(tmp_path: Path) -> None:
