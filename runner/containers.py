@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import docker
 import docker.errors
@@ -27,6 +27,9 @@ from analysis.formats.failure import classify_failure
 from analysis.formats.run_record import ContainerFacts
 from runner.errors import EngineFailed, PreflightError
 from runner.processes import FOREIGN, Child
+
+if TYPE_CHECKING:
+    from runner.launcher import EngineHost
 
 LABEL = "eager-cost.run"
 API_TIMEOUT_S = 60.0
@@ -220,17 +223,15 @@ class Containers:
         environment: Mapping[str, str],
         log: Path,
         marker: str,
-        *,
+        host: EngineHost,
         plug_in: Path,
-        models: Path,
-        cache: Path,
         gpu_uuid: str | None,
-        cpus: frozenset[int] | None,
     ) -> EngineContainer:
         """Start a server with its log in `log`'s folder, which it may write. Raises EngineFailed.
 
         `plug_in` is copied there and mounted read-only in its place. The caller removes by `marker`, whatever happens.
         """
+        models, cache, cpus = host.models, host.cache, host.cpus
         copy = log.parent / plug_in.name
         shutil.copytree(plug_in, copy, ignore=shutil.ignore_patterns("__pycache__"))
         with contextlib.ExitStack() as failed:

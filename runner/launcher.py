@@ -249,17 +249,7 @@ class EngineHost:
         """Start the server; call `end_leftovers` with its marker afterwards, also when this fails."""
         if self.containers is None:
             return Process("engine", argv, environments[0], log, cpus=self.cpus)
-        return self.containers.serve(
-            argv,
-            environments[1],
-            log,
-            marker,
-            plug_in=ENGINE_SIDE,
-            models=self.models,
-            cache=self.cache,
-            gpu_uuid=gpu.uuid if gpu else None,
-            cpus=self.cpus,
-        )
+        return self.containers.serve(argv, environments[1], log, marker, self, ENGINE_SIDE, gpu.uuid if gpu else None)
 
     def end_leftovers(self, marker: str) -> list[str]:
         """End whatever still carries the marker; what that was, in words."""

@@ -14,6 +14,7 @@ import requests
 from runner import containers
 from runner.containers import LABEL, Containers, own_container_id
 from runner.errors import EngineFailed, PreflightError
+from runner.launcher import EngineHost
 
 IMAGE = {"Id": "sha256:1", "RepoDigests": [], "Config": {"Env": ["VLLM_BUILD_COMMIT=x", "PATH=/bin", "VLLM_KNOWN=1"]}}
 OWN = {
@@ -141,11 +142,9 @@ def serve(client: FakeDocker, tmp_path: Path) -> None:
     own = {"Id": "me", "Image": "i", "Mounts": [{"Destination": str(tmp_path), "Source": "/host"}]}
     for name in ("plug_in", "cache", "run"):
         (tmp_path / name).mkdir(exist_ok=True)
-    places = {name: tmp_path / name for name in ("plug_in", "models", "cache")}
-    log = tmp_path / "run/server.log"
-    engine(client, own).serve(
-        ["python3"], {"VLLM_KNOWN": "0"}, log, "store:run", gpu_uuid="GPU-1", cpus=frozenset({2, 1}), **places
-    )
+    host = EngineHost("python3", (), tmp_path / "models", tmp_path / "cache", "vllm", frozenset({2, 1}))
+    words: tuple[Any, ...] = (["python3"], {"VLLM_KNOWN": "0"}, tmp_path / "run/server.log", "store:run")
+    engine(client, own).serve(*words, host, tmp_path / "plug_in", "GPU-1")
 
 
 def test_a_server_has_one_gpu_no_privilege_and_none_of_the_images_variables(tmp_path: Path) -> None:
