@@ -184,12 +184,12 @@ WHERE metric IN ('start_s', 'first_token_s', 'engine_init_s', 'load_s', 'compile
 CREATE MACRO half95(x) AS (SELECT list(t975 ORDER BY df) FROM student_t)[count(x) - 1] * stddev_samp(x) / sqrt(count(x));
 CREATE MACRO mean95(x) AS struct_pack(mean := avg(x), lo := avg(x) - half95(x), hi := avg(x) + half95(x), n := count(x));
 
--- Two-sided exact p of a zero mean: the share of sign patterns whose sum is at least as far from 0. NULL above 20 values.
+-- Two-sided exact p of a zero mean: the share of sign patterns whose sum is at least as far from 0. NULL above 12 values: the patterns are 2^n.
 -- With n pairs it cannot fall below 2 / 2^n: 0.0625 for five.
 CREATE MACRO sign_flips(d) AS list_reduce(list_transform(d, lambda x: [x]), lambda sums, x:
     list_concat(list_transform(sums, lambda s: s + x[1]), list_transform(sums, lambda s: s - x[1])));
-CREATE MACRO sign_flip_p(d) AS CASE WHEN len(d) BETWEEN 1 AND 20 THEN
-    list_avg(list_transform(sign_flips(d[:20]), lambda s: (abs(s) >= abs(list_sum(d)) * (1 - 1e-12))::INTEGER)) END;
+CREATE MACRO sign_flip_p(d) AS CASE WHEN len(d) BETWEEN 1 AND 12 THEN
+    list_avg(list_transform(sign_flips(d[:12]), lambda s: (abs(s) >= abs(list_sum(d)) * (1 - 1e-12))::INTEGER)) END;
 
 -- Mean over runs, and every point in order of repetition.
 CREATE TABLE estimates AS

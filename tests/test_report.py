@@ -175,29 +175,46 @@ def test_report_of_another_kind_leaves_no_stale_files(database: Path, simulated:
 
 
 OTHER_WORLD = """
-import locale, pathlib, sys
+import locale, os, pathlib, random, sys
 from analysis.load import load
 from report.render import render
+*order, cpus, store, work = sys.argv[1:]
 glob = pathlib.Path.glob
-backwards = lambda self, pattern: iter(sorted(glob(self, pattern), reverse="store" in str(self)))
-pathlib.Path.glob = backwards
+if order:
+    rng = random.Random(int(order[0]))
+    pathlib.Path.glob = lambda self, pattern: iter(rng.sample(found := list(glob(self, pattern)), len(found)))
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cpus)])
 locale.setlocale(locale.LC_ALL, "")
-store, work = map(pathlib.Path, sys.argv[1:])
-load(store, work / "d.duckdb")
-render(work / "d.duckdb", work / "out")
+load(pathlib.Path(store), pathlib.Path(work) / "d.duckdb")
+render(pathlib.Path(work) / "d.duckdb", pathlib.Path(work) / "out")
 """
 
 
-def test_same_bytes_whatever_order_locale_and_time_zone(database: Path, out: Path, tmp_path: Path) -> None:
-    environment = os.environ | {"TZ": "Asia/Kathmandu", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "7"}
-    root = Path(__file__).parent.parent
-    subprocess.run(
-        [sys.executable, "-c", OTHER_WORLD, str(database.parent / "store"), str(tmp_path)],
-        env=environment,
-        check=True,
-        cwd=root,
-    )
-    assert files(tmp_path / "out") == files(out)
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small campaign's store and its report."""
+    folder = tmp_path_factory.mktemp("once")
+    load(make_store.synthetic_store(folder / "store", repetitions=1, arms=("graphs", "eager")), folder / "d.duckdb")
+    render(folder / "d.duckdb", folder / "out")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("environment", "order", "cpus"),
+    [
+        ({}, [], 64),  # twice in a row
+        ({}, ["1"], 64),
+        ({"LC_ALL": "C.UTF-8", "LANG": "de_DE.UTF-8"}, [], 64),
+        ({"TZ": "Asia/Kathmandu"}, [], 64),
+        ({"PYTHONHASHSEED": "7"}, [], 64),
+        ({}, [], 1),
+    ],
+    ids=["twice", "shuffled files", "locale", "time zone", "hash seed", "one CPU"],
+)
+def test_same_bytes(once: Path, environment: dict[str, str], order: list[str], cpus: int, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OTHER_WORLD, *order, str(cpus), str(once / "store"), str(tmp_path)]
+    subprocess.run(command, env=os.environ | environment, check=True, cwd=Path(__file__).parent.parent)
+    assert files(tmp_path / "out") == files(once / "out")
 
 
 def table(*rows: tuple[object, ...]) -> Table:
