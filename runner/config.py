@@ -13,31 +13,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from runner.config_checks import cross_check
-from runner.config_model import (
-    ArmSection,
-    CampaignFile,
-    CampaignSection,
-    EngineSection,
-    ModelSection,
-    ProfileSection,
-    Section,
-    SuiteProduct,
-)
+from runner.config_model import CampaignFile, ModelSection
 from runner.config_problems import explain
 from runner.errors import ConfigError
 
 
-class Config(Section):
+class Config(CampaignFile):
     """A checked campaign, its sections by name. `path` and `text` are the file it was read from."""
 
-    campaign: CampaignSection
-    engine: EngineSection
-    models: dict[str, ModelSection]
-    arms: dict[str, ArmSection]
-    profiles: dict[str, ProfileSection]
-    suites: dict[str, tuple[SuiteProduct, ...]]
     path: Path
     text: str
+
+    @property
+    def models(self) -> dict[str, ModelSection]:
+        return {model.name: model for model in self.model}
 
 
 def load_config(path: Path) -> Config:
@@ -68,16 +57,7 @@ def parse_config(text: str, path: Path) -> Config:
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "1 problem"
         raise ConfigError("\n  ".join([f"{path}: {count}:", *problems]), f"correct {path} and start again")
-    return Config(
-        campaign=parsed.campaign,
-        engine=parsed.engine,
-        models={model.name: model for model in parsed.model},
-        arms=parsed.arm,
-        profiles=parsed.profile,
-        suites=parsed.suite,
-        path=path,
-        text=text,
-    )
+    return Config.model_construct(**dict(parsed), path=path, text=text)
 
 
 def config_fingerprint(config: Config) -> dict[str, Any]:
@@ -89,12 +69,13 @@ def config_fingerprint(config: Config) -> dict[str, Any]:
     free: dict[str, Any] = {
         "campaign": {"repetitions"},
         "engine": {"timeouts", "retries"},
-        "models": {"__all__": {"estimate"}},
+        "model": {"__all__": {"estimate"}},
         "suites": True,
         "path": True,
         "text": True,
     }
     fingerprint = config.model_dump(mode="json", exclude=free)
+    fingerprint["models"] = {model["name"]: model for model in fingerprint.pop("model")}
     for arm in fingerprint["arms"].values():
         if arm["instruments"]:
             del arm["instruments"]

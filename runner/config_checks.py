@@ -110,13 +110,13 @@ def _models(file: CampaignFile) -> Iterator[str]:
         if model.weights == "dummy" and model.tokenizer is None and file.engine.kind == "vllm":
             yield f'model[{model.name}].tokenizer: missing; weights = "dummy" needs a tokenizer folder'
         for profile in model.estimate.window_s:
-            if profile not in file.profile:
+            if profile not in file.profiles:
                 key = f"model[{model.name}].estimate.window_s.{profile}"
-                yield f"{key}: no such profile; {suggest(profile, file.profile)}"
+                yield f"{key}: no such profile; {suggest(profile, file.profiles)}"
 
 
 def _arms(file: CampaignFile) -> Iterator[str]:
-    for name, arm in file.arm.items():
+    for name, arm in file.arms.items():
         key = f"arm.{name}.flags"
         yield from _reserved_flags(key, arm.flags)
         yield from _capture_sizes(key, arm.flags)
@@ -137,9 +137,9 @@ def _reference(file: CampaignFile, arm: str, source: str, figure: str) -> str | 
         return f"no such measured value; {suggest(figure, ['num_gpu_blocks'])}"
     if source == arm:
         return "an arm cannot take its own count; name another arm, or set engine.pin_kv_blocks"
-    if source not in file.arm:
-        return f"no such arm; {suggest(source, file.arm)}"
-    if flag_values(file.arm[source].flags, BLOCKS_FLAG) is not None:
+    if source not in file.arms:
+        return f"no such arm; {suggest(source, file.arms)}"
+    if flag_values(file.arms[source].flags, BLOCKS_FLAG) is not None:
         return f"{source} sets {BLOCKS_FLAG} itself; name the arm that its count comes from"
     return None
 
@@ -167,7 +167,7 @@ def _reserved_flags(key: str, flags: Sequence[str]) -> Iterator[str]:
 
 def _profiles(file: CampaignFile) -> Iterator[str]:
     limit = file.engine.max_model_len
-    for name, profile in file.profile.items():
+    for name, profile in file.profiles.items():
         if name == PRIME:
             yield f"profile.{PRIME}: this name is taken by the first start of an arm; choose another"
         if profile.concurrency > profile.prompts:
@@ -183,8 +183,8 @@ def _profiles(file: CampaignFile) -> Iterator[str]:
 
 def _suites(file: CampaignFile) -> Iterator[str]:
     orders: dict[tuple[str, str], str] = {}
-    known = {"models": [model.name for model in file.model], "arms": [*file.arm], "profiles": [*file.profile]}
-    for name, products in file.suite.items():
+    known = {"models": [model.name for model in file.model], "arms": [*file.arms], "profiles": [*file.profiles]}
+    for name, products in file.suites.items():
         for number, product in enumerate(products, 1):
             for key, allowed in known.items():
                 for value in getattr(product, key):

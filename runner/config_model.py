@@ -160,6 +160,6 @@ class CampaignFile(Section):
     campaign: CampaignSection
     engine: EngineSection
     model: Annotated[tuple[ModelSection, ...], Field(strict=False, min_length=1)]
-    arm: dict[Name, ArmSection] = Field(min_length=1)
-    profile: dict[Name, ProfileSection] = Field(min_length=1)
-    suite: dict[Name, Products] = Field(min_length=1)
+    arms: dict[Name, ArmSection] = Field(alias="arm", min_length=1)
+    profiles: dict[Name, ProfileSection] = Field(alias="profile", min_length=1)
+    suites: dict[Name, Products] = Field(alias="suite", min_length=1)

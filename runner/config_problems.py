@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from runner.config_model import (
-    ArmSection,
-    CampaignFile,
-    CampaignSection,
-    EngineSection,
-    ModelSection,
-    ProfileSection,
-    Section,
-    SuiteProduct,
-)
+from runner.config_model import CampaignFile, Section
 
 _NAME_RULE = "a name may hold a-z, 0-9 and _ only: it becomes part of a folder name"
-_SECTIONS: dict[int | str, type[Section]] = {
-    "campaign": CampaignSection,
-    "engine": EngineSection,
-    "model": ModelSection,
-    "arm": ArmSection,
-    "profile": ProfileSection,
-    "suite": SuiteProduct,
-}
 _RULES = {  # by pydantic's name of the error
     "string_type": "must be a string, in quotes",
     "int_type": "must be a whole number, without quotes",
@@ -100,10 +83,19 @@ def dotted(location: tuple[int | str, ...], raw: Any) -> str:
 
 def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     """Names of the keys allowed in the table at `location`: the document, a section, or a table within one."""
-    if not location:
-        return list(CampaignFile.model_fields)
-    section = _SECTIONS[location[0]]
-    inner = section.model_fields.get(str(location[-1]))
-    if inner is not None and isinstance(inner.annotation, type) and issubclass(inner.annotation, Section):
-        section = inner.annotation
-    return list(section.model_fields)
+    section: type[Section] = CampaignFile
+    for step in location:  # a place in an array, or a name that the file gives, is no field and stays in its section
+        section = _section_in(_fields(section).get(str(step))) or section
+    return list(_fields(section))
+
+
+def _fields(section: type[Section]) -> dict[str, Any]:
+    """Types by key as the file spells it."""
+    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """The section that a field holds, itself or in an array or a table; None: a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
