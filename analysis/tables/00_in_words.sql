@@ -22,7 +22,7 @@ answers AS (
     UNION ALL
     SELECT setup, 2, 'What does it buy?', 'A warm start with eager: '
            || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n')
-                ELSE ' shorter or longer, not resolved (n = ' || n || '), graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') END, '; ' ORDER BY model) || '.'
+                ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
                 || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
