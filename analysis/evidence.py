@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from analysis.formats.server_log import parse_server_log
 from analysis.formats.steps import StepRow, StepTrace
 from analysis.gate import Evidence, TelemetryFacts
 
+_CLIENT_TABLE = re.compile(r"^([A-Z][^:\n]{3,60}):\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE | re.ASCII)
+
 
 def read_record(folder: Path) -> RunRecord:
     """run.json, with the files it lists, unchanged, and no others. Raises OSError or ValueError: what is wrong."""
@@ -29,7 +32,7 @@ def read_record(folder: Path) -> RunRecord:
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
             raise ValueError(f"{name} was changed after the run: its SHA-256 differs from run.json")
     unlisted = {path.name for path in folder.iterdir()} - {"run.json", *record.files_sha256}
-    if unlisted and record.files_sha256:
+    if unlisted:
         raise ValueError(f"{min(unlisted)} came in after the run: run.json does not list it")
     return record
 
@@ -53,7 +56,8 @@ def read_evidence(folder: Path, record: RunRecord) -> Evidence:
         after=_metrics(folder / "metrics_after.txt.gz"),
         steps=None if steps is None else _trace(record, steps),
         telemetry=telemetry,
-        card=read_provenance(folder.parent.parent, record.sitting_id).get("gpu") or {},
+        client_log=_client_log(folder / "bench.log.gz"),
+        sitting=read_provenance(folder.parent.parent, record.sitting_id),
     )
 
 
@@ -113,6 +117,11 @@ def _bench(folder: Path, requests: list[tuple[Any, ...]] | None) -> BenchResult 
         raise FormatError(f"bench.json is not an object with the numbers {', '.join(counts)}")
     rows = [(*row[:-2], tuple(row[-2]), row[-1]) for row in requests]  # inter-token times
     return BenchResult(scalars, tuple(RequestRow(*row) for row in rows))
+
+
+def _client_log(path: Path) -> dict[str, float]:
+    text = gunzip(path) if path.is_file() else ""
+    return {label: float(value) for label, value in _CLIENT_TABLE.findall(text)}
 
 
 def _metrics(path: Path) -> Metrics | None:

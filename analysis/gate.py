@@ -22,6 +22,7 @@ class TelemetryFacts:
     source: Literal["counter", "integrated"] | None = None
     largest_gap_s: float | None = None
     least_counted_j: float | None = None  # the counter's smallest step from sample to sample
+    first_memory_mib: int | None = None  # of the first sample, before the engine's start
     last_memory_mib: int | None = None
     hottest_c: int | None = None  # in the window, as all below
     sm_clock_mhz: float | None = None
@@ -48,7 +49,13 @@ class Evidence:
     after: Metrics | None = None
     steps: StepTrace | None = None
     telemetry: TelemetryFacts | None = None
-    card: Mapping[str, Any] = field(default_factory=dict)  # facts of the GPU, from the sitting's provenance
+    client_log: Mapping[str, float] = field(default_factory=dict)  # the client's own table, by label
+    sitting: Mapping[str, Any] = field(default_factory=dict)  # its provenance
+
+    @property
+    def card(self) -> Mapping[str, Any]:
+        """Facts of the GPU."""
+        return self.sitting.get("gpu") or {}
 
     @property
     def measured(self) -> bool:

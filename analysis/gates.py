@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from analysis import gates_engine, gates_gpu, gates_load
+from analysis import gates_engine, gates_gpu, gates_load, gates_record
 from analysis.formats.run_record import Reason
 from analysis.gate import Evidence, Gate
 
 __all__ = ["GATES", "Evidence", "Gate", "judge"]
 
 GATES = tuple(
-    gate for module in (gates_load, gates_engine, gates_gpu) for gate in vars(module).values() if isinstance(gate, Gate)
+    gate
+    for module in (gates_load, gates_engine, gates_gpu, gates_record)
+    for gate in vars(module).values()
+    if isinstance(gate, Gate)
 )
 
 

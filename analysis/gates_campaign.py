@@ -12,6 +12,7 @@ from typing import Any
 from analysis.formats.run_record import Reason, RunRecord
 from analysis.gate import Gate, invalid, warning
 
+MEASUREMENTS = ("requests.parquet", "steps.parquet", "telemetry.parquet", "bench.log.gz")
 Finding = tuple[RunRecord, str]  # a run and what was seen
 
 
@@ -66,6 +67,7 @@ def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
 )
 def not_as_configured(c: Campaign) -> Iterator[Finding]:
     arms, profiles = c.configuration.get("arms", {}), c.configuration.get("profiles", {})
+    models = c.configuration.get("models", {})
     common = _fixed(c.configuration.get("engine", {}).get("flags", ()))
     telling = set(chain.from_iterable(_fixed(arm["flags"]) for arm in arms.values()))
     for run in c.records:
@@ -75,6 +77,9 @@ def not_as_configured(c: Campaign) -> Iterator[Finding]:
                 wanted = {flag for flag in wanted if not flag.startswith("--num-gpu-blocks-override")}
             if wrong := wanted ^ (telling & set(run.serve_argv)):
                 yield run, f"arm {run.arm}: {', '.join(sorted(wrong))} should be given or should not"
+        directory = models.get(run.model, {}).get("directory")
+        if directory and not any(f"/{word}".endswith(f"/{directory}") for word in run.serve_argv):
+            yield run, f"model {run.model}: {directory} is not in the server's command"
         profile = profiles.get(run.profile, {}) if run.profile else {}
         load = {"num_prompts": profile.get("prompts")} | {
             key: profile.get(key) for key in ("concurrency", "input_tokens", "output_tokens", "range_ratio")
@@ -97,6 +102,28 @@ def kv_not_matched(c: Campaign) -> Iterator[Finding]:
             base = runs.get(found[1]) if found else None
             if base and base.num_gpu_blocks != run.num_gpu_blocks:
                 yield run, f"{run.num_gpu_blocks} blocks, {base.arm} in the same pass {base.num_gpu_blocks}"
+
+
+@invalid(
+    "Each run was measured: no file of measurements is that of another run, no two ran on one GPU at one time.",
+    "A folder was copied under another name: remove the copy.",
+    then="stop",
+)
+def measured_twice(c: Campaign) -> Iterator[Finding]:
+    seen: dict[str, RunRecord] = {}
+    ended: dict[tuple[str, str], RunRecord] = {}
+    for run in sorted(c.records, key=lambda r: (r.timeline.run_begin_ns, r.folder)):
+        files = () if run.engine.simulated else MEASUREMENTS
+        twins = [seen[run.files_sha256[name]] for name in files if run.files_sha256.get(name) in seen]
+        seen |= {run.files_sha256[name]: run for name in files if name in run.files_sha256}
+        place = (run.machine_id, run.gpu.uuid) if run.gpu else None
+        before, t = ended.get(place) if place else None, run.timeline
+        if before and t.exec_ns is not None and t.exec_ns < (before.timeline.exited_ns or 0):
+            twins.append(before)
+        if place and t.exited_ns is not None:
+            ended[place] = run
+        for twin in twins[:1]:
+            yield from ((a, f"the same as {b.folder}, or at the same time") for a, b in ((run, twin), (twin, run)))
 
 
 @invalid(

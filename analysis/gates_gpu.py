@@ -35,10 +35,10 @@ def foreign_processes(e: Evidence) -> str | None:
     "Another program holds it, or the engine left something behind: end it, then run the block again.",
 )
 def gpu_memory_in_use(e: Evidence) -> str | None:
-    before = e.record.idle_gpu_memory_mib
-    after = e.gpu.last_memory_mib
-    if before is not None and before > IDLE_LIMIT_MIB:
-        return f"{before} MiB before the start"
+    first, after = e.gpu.first_memory_mib, e.gpu.last_memory_mib
+    before = e.record.idle_gpu_memory_mib if e.record.idle_gpu_memory_mib is not None else first
+    if max(before or 0, first or 0) > IDLE_LIMIT_MIB:
+        return f"{max(before or 0, first or 0)} MiB before the start"
     if before is not None and after is not None and after > before + MEMORY_SLACK_MIB:
         return f"{after} MiB at the last sample, {before} MiB before the start"
     return None

@@ -133,6 +133,9 @@ def files_disagree(e: Evidence) -> str | None:
         return f"window of the requests {window[0]:.3f} to {window[1]:.3f} s, in run.json another"
     if blocks is not None and blocks != e.record.num_gpu_blocks:
         return f"{blocks} KV blocks in /metrics, {e.record.num_gpu_blocks} in run.json"
+    natural = (e.log.num_gpu_blocks_natural if e.log.num_gpu_blocks_override else blocks) if e.log else None
+    if e.record.num_gpu_blocks_natural != natural and None not in (e.record.num_gpu_blocks_natural, natural):
+        return f"{natural} KV blocks found by the engine, {e.record.num_gpu_blocks_natural} in run.json"
     said = e.bench.scalars.get("output_throughput") if e.bench else None
     if e.bench and e.bench.duration_s > 0 and isinstance(said, int | float):
         own = sum(r.output_tokens for r in e.served) / e.bench.duration_s

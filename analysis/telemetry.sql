@@ -41,7 +41,7 @@ JOIN (SELECT folder, window_begin_ns, window_end_ns FROM attempts) USING (folder
 CREATE VIEW telemetry_facts AS
 WITH seen AS (
     SELECT folder, t_ns, power_mw, energy_mj, memory_used_mib, temperature_c, sm_clock_mhz, throttle_reasons,
-           t_ns BETWEEN window_begin_ns AND window_end_ns AS in_window, (t_ns - lag(t_ns) OVER w) / 1e9 AS gap_s,
+           exec_ns, exited_ns, t_ns BETWEEN window_begin_ns AND window_end_ns AS in_window, (t_ns - lag(t_ns) OVER w) / 1e9 AS gap_s,
            (energy_mj - lag(energy_mj IGNORE NULLS) OVER w) / 1e3 AS counted_j
     FROM telemetry JOIN attempts USING (folder) WINDOW w AS (PARTITION BY folder ORDER BY t_ns)
 ), still AS (
@@ -49,7 +49,9 @@ WITH seen AS (
     FROM (SELECT folder, (max(t_ns) - min(t_ns)) / 1e9 AS s FROM telemetry WHERE energy_mj IS NOT NULL GROUP BY folder, energy_mj) GROUP BY folder
 ), facts AS (
     SELECT folder, CASE WHEN count(energy_mj) > 0 THEN 'counter' WHEN count(power_mw) > 0 THEN 'integrated' END AS source,
-           max(gap_s) AS largest_gap_s, min(counted_j) AS least_counted_j, arg_max(memory_used_mib, t_ns) AS last_memory_mib,
+           max(gap_s) AS largest_gap_s, min(counted_j) AS least_counted_j,
+           arg_min(memory_used_mib, t_ns) FILTER (t_ns <= exec_ns) AS first_memory_mib,
+           arg_max(memory_used_mib, t_ns) FILTER (t_ns >= exited_ns) AS last_memory_mib,
            max(temperature_c) FILTER (in_window) AS hottest_c, avg(sm_clock_mhz) FILTER (in_window) AS sm_clock_mhz,
            100 * avg((throttle_reasons & 4 > 0)::INTEGER) FILTER (in_window) AS power_capped_pct,
            100 * avg((throttle_reasons & 232 > 0)::INTEGER) FILTER (in_window) AS slowed_pct

@@ -229,6 +229,9 @@ SPEED = {
 }  # time a token, graphs = 1
 
 
+OVERRIDDEN = ("graphs_kv_matched", "eager_kv_matched", "compile_only")
+
+
 def synthetic_store(
     root: Path,
     *,
@@ -330,7 +333,9 @@ def synthetic_run(
     token_s = (
         (0.04 if model == "32b" else 0.01) * SPEED[arm] * rng.uniform(0.99, 1.01) * (1 if profile == "sporadic" else 2)
     )
-    begin = 1000.0 * repetition
+    at = (model == "32b") * 20 + (profile == "sustained") * 10 + list(SPEED).index(arm)
+    at += 100 * repetition + 10_000 * more.get("attempt", 1) + 100_000 * more.get("pass_number", 1)
+    begin = 100.0 * at  # no run beside another
     start_s = facts["engine_init_s"] + facts["model_load_s"] + 15 + rng.uniform(-0.5, 0.5)
     first = begin + start_s + 5
     requests, clock = [], [first] * concurrency
@@ -374,7 +379,7 @@ def synthetic_run(
                 1980,
                 2619,
                 40,
-                70000,
+                70000 if 0.5 <= i * 0.1 <= last - begin + 1 else 0,
                 99,
                 4 * (i % 4 == 0),  # power limit
             )
@@ -388,8 +393,8 @@ def synthetic_run(
         "total_input_tokens": 16 * prompts,
         "total_output_tokens": tokens,
         "output_throughput": tokens / duration,
-        "mean_ttft_ms": 1.0,
-        "mean_tpot_ms": token_s * 1e3,
+        "mean_ttft_ms": sum(r[2] for r in requests) / prompts * 1e3,
+        "mean_tpot_ms": sum((r[3] - r[2]) / (r[5] - 1) for r in requests) / prompts * 1e3,
         "mean_itl_ms": token_s * 1e3,
     }
     blocks = facts["num_blocks"]
@@ -416,7 +421,7 @@ def synthetic_run(
         output_tokens=8,
         warmup_requests=2,
         num_gpu_blocks=blocks,
-        num_gpu_blocks_natural=blocks,
+        num_gpu_blocks_natural=9999 if arm in OVERRIDDEN else blocks,
         telemetry_absent_reason=None if telemetry else "no GPU",
         **more,
     )
@@ -430,7 +435,7 @@ def synthetic_prime(root: Path, model: str, arm: str, facts: dict[str, Any], **m
         "server.log.gz": gzip.compress(synthetic_log(facts, arm, more).encode(), mtime=0),
         "metrics_before.txt.gz": synthetic_metrics(blocks, generated=4, prompt=48, preempted=0),
     }
-    times = timeline(0, 90, None)
+    times = timeline(100.0 * ((model == "32b") * 10 + list(SPEED).index(arm)), 90, None)
     argv = serve_argv(arm, blocks)
     record = make_record(arm, None, None, times, model=model, serve_argv=argv, num_gpu_blocks=blocks, **more)
     return write_run(root, record, files)
@@ -460,7 +465,7 @@ def synthetic_log(facts: dict[str, Any], arm: str, more: dict[str, Any]) -> str:
     lines.append(
         f"Initializing a V1 LLM engine (v{facts['vllm_version']}) with config: enforce_eager={facts['enforce_eager']},"
         f" 'mode': <CompilationMode.{facts['compile_mode']}: 3>, 'cudagraph_mode': <CUDAGraphMode."
-        f"{facts['cudagraph_mode']}: 2>, 'cudagraph_capture_sizes': {[1, 2, 4] if graphs else []}"
+        f"{facts['cudagraph_mode']}: 2>, 'cudagraph_capture_sizes': {[1, 2, 4, 8, 16, 24, 32] if graphs else []}"
     )
     lines.append(f"Model loading took 14.3 GiB memory and {facts['model_load_s']} seconds")
     compiled = ""
@@ -476,7 +481,7 @@ def synthetic_log(facts: dict[str, Any], arm: str, more: dict[str, Any]) -> str:
     if graphs:
         lines.append(f"Estimated CUDA graph memory: {facts['estimated_graph_gib']} GiB total")
     lines.append("Available KV cache memory: 8.0 GiB")
-    if arm in ("graphs_kv_matched", "eager_kv_matched", "compile_only"):
+    if arm in OVERRIDDEN:
         lines.append(f"Overriding num_gpu_blocks=9999 with num_gpu_blocks_override={facts['num_blocks']}")
     lines.append(f"GPU KV cache size: {facts['kv_tokens']:,} tokens")
     lines.append(f"Maximum concurrency for 4,096 tokens per request: {facts['max_concurrency']}x")

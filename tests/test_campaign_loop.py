@@ -114,7 +114,7 @@ class Script:
             num_gpu_blocks_natural=natural,
             num_prompts=context.profile.prompts if context.profile else None,
             **load,
-            serve_argv=context.arm_flags,
+            serve_argv=(f"models/{context.model.directory}", *context.arm_flags),
             server_log=self.server_log,
             reasons=self.reasons if status == "invalid" else (),
         ).model_copy(update=self.changes.get(context.identity.folder, {}))
@@ -257,7 +257,7 @@ def told(results: Path, folder: str) -> list[str]:
 
 def test_a_run_with_another_command_than_its_arm_s_is_not_counted(config: Config, tmp_path: Path) -> None:
     script, folder = Script(), "7b.eager.sustained.r1.p1a1"
-    script.changes[folder] = {"serve_argv": ("--num-gpu-blocks-override", "110")}  # no --enforce-eager
+    script.changes[folder] = {"serve_argv": ("models/m", "--num-gpu-blocks-override", "110")}  # no --enforce-eager
     summary = sit(config, tmp_path, script)
     assert (summary.exit_code, summary.runs_left) == (EXIT_SOME_FAILED, 1)
     assert not [f for f in script.folders if f.endswith("eager.sustained.r1.p1a2")], "it would end the same way"

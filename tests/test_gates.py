@@ -18,7 +18,7 @@ from analysis.formats.steps import parse_steps
 from analysis.gate import TelemetryFacts
 from analysis.gates import GATES, Evidence, judge
 from tests import recorded
-from tests.records import record
+from tests.records import GPU, record
 
 NS = 1_000_000_000
 ARMS = {
@@ -108,7 +108,7 @@ def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
         after=after,
         steps=replace(trace, rows=tuple(replace(row, t_ns=row.t_ns + shift_ns) for row in trace.rows)),
         telemetry=COOL,
-        card=CARD,
+        sitting={"gpu": CARD},
     )
 
 
@@ -195,6 +195,50 @@ def all_failed(e: Evidence) -> Evidence:
 def telemetry(e: Evidence, **facts: Any) -> Evidence:
     assert e.telemetry is not None
     return replace(e, telemetry=replace(e.telemetry, **facts))
+
+
+def started(e: Evidence, start_s: float, logged_s: int) -> Evidence:
+    t = e.record.timeline
+    exec_ns = (t.healthy_ns or 0) - round(start_s * NS)
+    return changed(log(e, start_s=logged_s), timeline=t.model_copy(update={"exec_ns": exec_ns}))
+
+
+def moment(e: Evidence, **moments: int) -> Evidence:
+    return changed(e, timeline=e.record.timeline.model_copy(update=moments))
+
+
+def commands(e: Evidence, seed: int | None = 7, weights: str = "dummy", dummy: bool = True) -> Evidence:
+    """With a client of seed 7."""
+    argv = (*e.record.serve_argv, *(("--load-format", "dummy") if dummy else ()))
+    return changed(e, seed=seed, weights=weights, serve_argv=argv, bench_argv=("bench", "--seed", "7"))
+
+
+def at_machine(e: Evidence, **provenance: Any) -> Evidence:
+    return replace(e, sitting=provenance)
+
+
+def step(e: Evidence, **values: Any) -> Evidence:
+    """Change a step in which a graph ran."""
+    assert e.steps is not None
+    at = max(i for i, row in enumerate(e.steps.rows[:-9]) if row.runtime_mode == "FULL")
+    rows = (*e.steps.rows[:at], replace(e.steps.rows[at], **values), *e.steps.rows[at + 1 :])
+    return changed(steps(e, rows=rows), concurrency=64)
+
+
+def faster_steps(e: Evidence) -> Evidence:
+    """A tenth faster, from the window's begin on."""
+    assert e.steps is not None
+    begin_ns = e.record.timeline.window_begin_ns or 0
+    return steps(
+        e, rows=tuple(replace(r, t_ns=min(r.t_ns, round(begin_ns + 0.9 * (r.t_ns - begin_ns)))) for r in e.steps.rows)
+    )
+
+
+def in_one_chunk(e: Evidence) -> tuple[int, ...]:
+    """The first request's times between tokens if its second and third token had come together."""
+    assert e.bench is not None
+    first, second, *rest = e.bench.requests[0].itl_us
+    return first + second, 0, *rest
 
 
 def drawing(e: Evidence, watts: float) -> Evidence:
@@ -389,7 +433,10 @@ BROKEN: dict[str, list[Break]] = {
     ],
     "gpu_slowed": [lambda e: telemetry(e, slowed_pct=1.1)],
     "gpu_slowed_briefly": [lambda e: telemetry(e, slowed_pct=0.1), lambda e: telemetry(e, slowed_pct=1.0)],
-    "gpu_hot": [lambda e: telemetry(e, hottest_c=88), lambda e: replace(e, card={"temperature_slowdown_c": 55})],
+    "gpu_hot": [
+        lambda e: telemetry(e, hottest_c=88),
+        lambda e: replace(e, sitting={"gpu": {"temperature_slowdown_c": 55}}),
+    ],
     "telemetry_missing": [lambda e: replace(e, telemetry=None)],
     "telemetry_gap": [lambda e: telemetry(e, largest_gap_s=1.01)],
     "energy_unsupported": [lambda e: telemetry(e, source=None, window_j=None)],
@@ -401,15 +448,78 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: telemetry(e, window_integrated_j=66913.5 * 1.051),
         lambda e: telemetry(e, window_integrated_j=66913.5 * 0.949),
     ],
-    "energy_above_limit": [lambda e: drawing(e, 715.3), lambda e: replace(e, card={"power_limit_mw": 500_000})],
+    "energy_above_limit": [
+        lambda e: drawing(e, 715.3),
+        lambda e: replace(e, sitting={"gpu": {"power_limit_mw": 500_000}}),
+    ],
+    "name_disagrees": [
+        lambda e: changed(e, run_id="32b.eager.sustained.r1"),
+        lambda e: changed(e, folder="32b.graphs.sustained.r1.p2a1"),
+        lambda e: changed(e, kind="prime"),
+        lambda e: changed(e, repetition=2),
+        lambda e: changed(e, block_id="32b.sustained.r2"),
+    ],
+    "moments_out_of_order": [
+        lambda e: moment(e, healthy_ns=(e.record.timeline.window_begin_ns or 0) + 1),
+        lambda e: moment(e, exec_ns=e.record.timeline.window_end_ns or 0),
+        lambda e: moment(e, run_end_ns=1),
+    ],
+    "start_disagrees_with_log": [lambda e: started(e, 10.0, 13), lambda e: started(e, 1.0, 4)],
+    "record_disagrees_with_commands": [
+        lambda e: commands(e, seed=8),
+        lambda e: commands(e, seed=None),
+        lambda e: commands(e, weights="hub"),
+        lambda e: commands(e, dummy=False),
+        lambda e: changed(e, engine=EngineIdentity(kind="stand-in", version="0.23.0", simulated=False)),
+    ],
+    "sitting_disagrees": [
+        lambda e: at_machine(e, machine={"boot_id": "boot-2"}),
+        lambda e: at_machine(e, engine={"kind": "stand-in"}),
+        lambda e: at_machine(e, gpu={"uuid": "GPU-2"}),
+        lambda e: at_machine(e, gpu={"name": "Other GPU"}),
+        lambda e: at_machine(e, gpu={"memory_total_mib": 1}),
+        lambda e: at_machine(e, collected="2026-01-01T00:01:00+00:00"),
+    ],
+    "summary_disagrees": [
+        lambda e: bench(e, mean_ttft_ms=1.0),
+        lambda e: bench(e, mean_tpot_ms=e.bench.scalars["mean_tpot_ms"] * 1.002),  # type: ignore[union-attr]
+        lambda e: bench(e, mean_itl_ms=e.bench.scalars["mean_itl_ms"] * 0.998),  # type: ignore[union-attr]
+        lambda e: bench(e, {"itl_us": (20_000,) * 127}),
+        lambda e: bench(e, {"latency_s": e.bench.requests[0].latency_s - 0.002}),  # type: ignore[union-attr]
+    ],
+    "client_log_disagrees": [
+        lambda e: replace(e, client_log={"Failed requests": 1.0}),
+        lambda e: replace(e, client_log={"Mean TTFT (ms)": e.bench.scalars["mean_ttft_ms"] + 0.01}),  # type: ignore[union-attr]
+    ],
+    "impossible_step": [
+        lambda e: step(e, kv_usage=1.01),
+        lambda e: step(e, kv_usage=-0.01),
+        lambda e: step(e, running=65),
+        lambda e: step(e, unpadded_tokens=9, padded_tokens=8),
+        lambda e: step(e, unpadded_tokens=27, padded_tokens=27),
+        lambda e: step(e, t_ns=0),
+    ],
+    "steps_end_elsewhere": [faster_steps],
+    "window_not_sampled": [
+        lambda e: replace(telemetry(e, slowed_pct=None), sitting={"gpu": {"throttle_reasons": 0}}),
+        lambda e: replace(telemetry(e, hottest_c=None), sitting={"gpu": {"temperature_c": 35}}),
+    ],
 }
 # as near to the rule as it allows: a gate that fires here has its comparison turned or its limit moved
 JUST_RIGHT: list[Break] = [
+    lambda e: started(e, 10.0, 12),
+    lambda e: replace(e, client_log={"Mean TTFT (ms)": round(e.bench.scalars["mean_ttft_ms"], 2)}),  # type: ignore[union-attr]
+    lambda e: step(e, kv_usage=1.0, running=64),
+    lambda e: at_machine(e, machine={"boot_id": "boot-1"}, engine={"kind": "vllm"}, gpu=GPU.model_dump()),
+    lambda e: at_machine(e, collected="2026-01-01T00:00:30+00:00"),
+    lambda e: commands(e, seed=7),
+    lambda e: commands(e, weights="hub", dummy=False),
+    lambda e: replace(telemetry(e, slowed_pct=None), sitting={"gpu": {"throttle_reasons": None}}),
     lambda e: changed(e, idle_gpu_memory_mib=2048),
     lambda e: telemetry(e, last_memory_mib=512),
     lambda e: telemetry(e, slowed_pct=None),
     lambda e: telemetry(e, hottest_c=87),
-    lambda e: replace(telemetry(e, hottest_c=99), card={}),
+    lambda e: replace(telemetry(e, hottest_c=99), sitting={}),
     lambda e: telemetry(e, largest_gap_s=1.0),
     lambda e: telemetry(e, counter_still_s=2.99),
     lambda e: telemetry(e, least_counted_j=None, counter_still_s=None),
@@ -417,7 +527,7 @@ JUST_RIGHT: list[Break] = [
     lambda e: telemetry(e, window_integrated_j=66913.5 * 0.951),
     lambda e: drawing(e, 715.1),  # 2% above the limit, and the reading's error
     lambda e: bench(e, output_throughput=e.bench.scalars["output_throughput"] * 1.0005),  # type: ignore[union-attr]
-    lambda e: bench(e, {"itl_us": (0, 20_000)}),  # several tokens in one chunk
+    lambda e: bench(e, {"itl_us": in_one_chunk(e)}),
     lambda e: lasting(e, 8.0, request_rate=1.0),  # the first request of a slow load may come late
     lambda e: changed(e, gpu_processes_before=None, idle_gpu_memory_mib=None),
     lambda e: changed(e, gpu_processes_in_window=()),

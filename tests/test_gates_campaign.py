@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from analysis.db import connect, read_tables
-from analysis.formats.run_record import RunRecord
+from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
 from analysis.gates_campaign import GATES, Campaign, judge_together
 from analysis.load import load
 from tests import make_store
@@ -45,6 +45,10 @@ def run(arm: str, repetition: int = 1, **changes: Any) -> RunRecord:
         "range_ratio": 0.0,
     }
     return record(f"32b.{arm}.sustained.r{repetition}", **(values | changes))
+
+
+def life(exec_ns: int, exited_ns: int) -> Timeline:
+    return Timeline(run_begin_ns=exec_ns - 1, exec_ns=exec_ns, exited_ns=exited_ns)
 
 
 def judged(*changed: RunRecord, configuration: dict[str, Any] = CONFIGURATION) -> dict[str, list[str]]:
@@ -83,6 +87,7 @@ CASES: dict[str, list[tuple[RunRecord, dict[str, list[str]]]]] = {
             {"graphs_kv_matched.r2.p1a1": ["kv_not_matched", "kv_blocks_differ"]},
         ),
     ],
+    "measured_twice": [],  # needs two: below
     "pinned_kv_blocks_differ": [],
     "kv_blocks_differ": [
         (run("graphs", 2, num_gpu_blocks=1868, wall_start="2026-01-02"), {"graphs.r2.p1a1": ["kv_blocks_differ"]}),
@@ -98,6 +103,28 @@ def test_every_gate_has_a_breaking_input() -> None:
 def test_gate_fires_on_these_runs_only(code: str, way: int) -> None:
     broken, expected = CASES[code][way]
     assert judged(broken) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "again"),
+    [
+        ({"files_sha256": {"steps.parquet": "a"}}, {"files_sha256": {"steps.parquet": "a"}}),
+        ({"timeline": life(5, 20)}, {"timeline": life(19, 40)}),
+        ({"timeline": life(5, 20)}, {"timeline": life(5, 20)}),
+    ],
+)
+def test_a_copy_of_a_run_and_its_original_are_both_invalid(changes: dict[str, Any], again: dict[str, Any]) -> None:
+    copies = {f"eager.r{n}.p1a1": ["measured_twice"] for n in (1, 2)}
+    assert judged(run("eager", **changes), run("eager", 2, **again)) == copies
+
+
+def test_runs_one_after_the_other_or_on_two_gpus_were_measured_once() -> None:
+    assert judged(run("eager", timeline=life(5, 20)), run("eager", 2, timeline=life(20, 40))) == {}
+    blocks = [run(arm, 2, timeline=life(6, 21), gpu=OTHER_GPU) for arm in ARMS[1:2]]
+    assert "measured_twice" not in str(judged(run("eager", timeline=life(5, 20)), *blocks))
+    simulated = EngineIdentity(kind="stand-in", version="0.23.0", simulated=True)
+    same = {"files_sha256": {"steps.parquet": "a"}, "engine": simulated}
+    assert "measured_twice" not in str(judged(run("eager", **same), run("eager", 2, **same)))
 
 
 def test_pinned_blocks_that_differ_make_the_later_run_invalid() -> None:
@@ -173,7 +200,7 @@ def driver(found: dict[str, Any]) -> None:
     ("change", "setups"),
     [
         (lambda _: None, {"NVIDIA H200, random weights"}),
-        (lambda found: found.update(collected="later"), {"NVIDIA H200, random weights"}),
+        (lambda found: found.update(collected="2026-11-29T16:59:00+00:00"), {"NVIDIA H200, random weights"}),
         # an older sitting, in which this fact was not yet among those that must agree
         (lambda found: found["must_agree"].pop("engine.launcher"), {"NVIDIA H200, random weights"}),
         (driver, {f"NVIDIA H200, random weights (gpu.driver 580.{n})" for n in (1, 2)}),

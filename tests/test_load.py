@@ -15,6 +15,7 @@ import pytest
 from analysis.db import connect
 from analysis.errors import LoadError
 from analysis.load import load
+from runner.files import sha256
 from tests import make_store
 
 TABLES = (
@@ -187,7 +188,8 @@ def test_parquet_without_a_column_is_unreadable(small: Path, tmp_path: Path) -> 
     with duckdb.connect() as con:
         con.execute(f"COPY (SELECT 1 AS step) TO '{folder / 'steps.parquet'}' (FORMAT parquet)")
     record = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps(record | {"files_sha256": {}}))
+    hashes = {path.name: sha256(path) for path in folder.iterdir() if path.name != "run.json"}
+    (folder / "run.json").write_text(json.dumps(record | {"files_sha256": hashes}))
     load(small, tmp_path / "d.duckdb")
     ((_, problem),) = query(tmp_path / "d.duckdb", "FROM unreadable")
     assert "t_ns" in problem
@@ -240,7 +242,8 @@ def test_energy_is_null_where_samples_do_not_cover_the_window(small: Path, tmp_p
             [record["timeline"]["window_end_ns"]],
         )
         con.execute(f"COPY t TO '{folder / 'telemetry.parquet'}' (FORMAT parquet)")
-    (folder / "run.json").write_text(json.dumps(record | {"files_sha256": {}}))
+    hashes = {path.name: sha256(path) for path in folder.iterdir() if path.name != "run.json"}
+    (folder / "run.json").write_text(json.dumps(record | {"files_sha256": hashes}))
     load(small, tmp_path / "d.duckdb")
     null = query(tmp_path / "d.duckdb", "SELECT folder FROM run_figures WHERE window_j IS NULL AND tok_per_j IS NULL")
     assert null == [("7b.graphs.sustained.r1.p1a1",)]

@@ -72,6 +72,7 @@ class ServerLog:
     graphs_captured_piecewise: int | None = None
     graphs_captured_full: int | None = None
     engine_init_s: float | None = None
+    start_s: int | None = None  # log time from the first line to the server's start line, whole seconds
     engine_init_compile_s: float | None = None
     jit_events: tuple[JitEvent, ...] = ()
     simulated: bool = False  # the stand-in engine says so
@@ -188,6 +189,7 @@ def parse_server_log(text: str) -> ServerLog:
     padding: Counter[tuple[int, int, int, str]] = Counter()
     marks: set[str] = set()
     jit: list[tuple[str, datetime | None]] = []
+    first: datetime | None = None
     ready: datetime | None = None
     for raw in text.splitlines():
         line = _PREFIX.sub("", raw).rstrip()
@@ -196,6 +198,7 @@ def parse_server_log(text: str) -> ServerLog:
         facts["last_line"] = line[:500]
         head = _HEAD.match(line)
         message = head["message"] if head else line
+        first = first or (_time(head["time"]) if head else None)
         if row := _PADDING.match(message):
             unpadded, padded, paddings, mode, count = row.groups()
             padding[int(unpadded), int(padded), int(paddings), mode] += int(count)
@@ -218,6 +221,7 @@ def parse_server_log(text: str) -> ServerLog:
     return ServerLog(
         **facts,
         compile_cache=cache,
+        start_s=_seconds(first, ready),
         jit_events=tuple(JitEvent(kernel, _seconds(ready, when)) for kernel, when in jit),
         error_lines=root_causes(text),
         padding_rows=tuple(PaddingRow(*key, count) for key, count in sorted(padding.items())),

@@ -1,0 +1,161 @@
+"""Gates on the record: do its name, moments and place, the files and the sitting tell of one and the same run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from statistics import fmean
+
+from analysis.gate import Evidence, invalid
+
+OTHERS = "One of the files was changed after the run, or belongs to another: restore the folder from a copy."
+_ORDER = (
+    "run_begin_ns", "exec_ns", "healthy_ns", "probe_sent_ns", "probe_first_token_ns", "probe_end_ns", "go_ns",
+    "window_begin_ns", "window_end_ns", "bench_exit_ns", "stop_ns", "exited_ns", "memory_freed_ns", "run_end_ns",
+)  # fmt: skip
+LOG_TIME_S = 2.0  # log times are whole seconds
+EDGE_S = 1.0  # between the last step and the last token
+
+
+@invalid("A run's name is made of what it is.", "The folder was renamed: restore it from a copy.")
+def name_disagrees(e: Evidence) -> str | None:
+    r = e.record
+    last = "prime" if r.kind == "prime" else f"{r.profile}.r{r.repetition}"
+    block = None if r.kind == "prime" else f"{r.model}.{last}"
+    if r.run_id != f"{r.model}.{r.arm}.{last}" or r.folder != f"{r.run_id}.p{r.pass_number}a{r.attempt}":
+        return f"{r.folder} is {r.kind} {r.model}.{r.arm}.{last}, pass {r.pass_number}, attempt {r.attempt}"
+    return f"{r.folder} is in block {r.block_id}" if r.block_id != block else None
+
+
+@invalid("A run's moments follow each other.", OTHERS)
+def moments_out_of_order(e: Evidence) -> str | None:
+    moments = [(name, at) for name in _ORDER if (at := getattr(e.record.timeline, name)) is not None]
+    wrong = next(((a, b) for a, b in pairwise(moments) if b[1] < a[1]), None)
+    return f"{wrong[1][0]} is before {wrong[0][0]}" if wrong else None
+
+
+@invalid("The engine took at least as long to start as its own log says.", OTHERS)
+def start_disagrees_with_log(e: Evidence) -> str | None:
+    t, logged_s = e.record.timeline, e.log.start_s if e.log else None
+    if logged_s is None or t.exec_ns is None or t.healthy_ns is None:
+        return None
+    start_s = (t.healthy_ns - t.exec_ns) / 1e9
+    return f"{start_s:.1f} s, from log line to log line {logged_s} s" if start_s + LOG_TIME_S < logged_s else None
+
+
+@invalid("run.json names weights, seed and engine as the command lines do.", OTHERS)
+def record_disagrees_with_commands(e: Evidence) -> str | None:
+    r, dummy = e.record, "dummy" in _values(e.record.serve_argv, "--load-format")
+    if r.serve_argv and r.bench_argv and dummy != (r.weights == "dummy"):
+        return f"weights are recorded as {r.weights}, the command has {'' if dummy else 'no '}--load-format dummy"
+    if r.bench_argv and _values(r.bench_argv, "--seed") != [str(r.seed)]:
+        return f"seed {r.seed}, the client's command has {', '.join(_values(r.bench_argv, '--seed'))}"
+    if r.engine.simulated != (r.engine.kind == "stand-in"):
+        return f"a {r.engine.kind} engine recorded as {'' if r.engine.simulated else 'not '}simulated"
+    return None
+
+
+@invalid("A run took place where and after its sitting's provenance was collected.", OTHERS)
+def sitting_disagrees(e: Evidence) -> str | None:
+    r, machine, gpu = e.record, e.sitting.get("machine") or {}, e.sitting.get("gpu") or {}
+    facts = [
+        ("machine", r.machine_id, machine.get("boot_id")),
+        ("engine", r.engine.kind, (e.sitting.get("engine") or {}).get("kind")),
+    ]
+    if r.gpu is not None:
+        facts += [
+            (f"gpu.{key}", str(value), gpu.get(key)) for key, value in r.gpu.model_dump(exclude={"index"}).items()
+        ]
+    for name, recorded, collected in facts:
+        if collected is not None and recorded != str(collected):
+            return f"{name} {recorded}, in the sitting's provenance.json {collected}"
+    collected = e.sitting.get("collected")
+    if isinstance(collected, str) and r.wall_start[:16] < collected[:16]:
+        return f"begun {r.wall_start}, before its sitting's provenance.json ({collected})"
+    return None
+
+
+@invalid("The client's summary tells what its requests tell.", OTHERS)
+def summary_disagrees(e: Evidence) -> str | None:
+    for name, said, own in _summary(e):
+        if isinstance(said, int | float) and abs(said - own) > 0.001 * abs(own) + 1e-3:
+            return f"{name} {said:.2f}, the requests give {own:.2f}"
+    apart = [abs(r.latency_s - r.ttft_s - sum(r.itl_us) / 1e6) for r in e.served]
+    if max(apart, default=0) > 1e-3:
+        return f"request {apart.index(max(apart))}: latency is not the first token's time and all between tokens"
+    return None
+
+
+@invalid("The client's log tells what its result file tells.", OTHERS)
+def client_log_disagrees(e: Evidence) -> str | None:
+    said = {label: e.bench.scalars.get(name) for label, name in _LOGGED.items()} if e.bench else {}
+    for label, result in said.items():
+        logged = e.client_log.get(label)
+        if logged is not None and isinstance(result, int | float) and abs(logged - result) > 0.006:
+            return f"{label} {logged:g} in bench.log, {result:g} in bench.json"
+    return None
+
+
+@invalid("Every step is one that the engine can make.", OTHERS)
+def impossible_step(e: Evidence) -> str | None:
+    rows, sizes, t = e.steps.rows if e.steps else (), e.log.capture_sizes if e.log else (), e.record.timeline
+    window, most = range(t.window_begin_ns or 0, t.window_end_ns or 0), e.record.concurrency
+    for a, b in pairwise((*rows[:1], *rows)):
+        if b.t_ns < a.t_ns:
+            return f"step {b.step} is before step {a.step}"
+        if not 0 <= (b.kv_usage or 0) <= 1 or (b.padded_tokens or 0) < (b.unpadded_tokens or 0):
+            return f"step {b.step}: KV usage {b.kv_usage}, {b.unpadded_tokens} tokens padded to {b.padded_tokens}"
+        if most is not None and b.t_ns in window and (b.running or 0) > most:
+            return f"step {b.step}: {b.running} requests ran, of at most {most}"
+        if sizes and b.runtime_mode in ("FULL", "PIECEWISE") and b.padded_tokens not in (None, *sizes):
+            return f"step {b.step}: a graph of {b.padded_tokens} tokens was run; none of that size was captured"
+    return None
+
+
+@invalid("The last step of the load and its last token are at one time.", OTHERS)
+def steps_end_elsewhere(e: Evidence) -> str | None:
+    t, rows = e.record.timeline, e.steps.rows if e.steps else ()
+    if t.window_begin_ns is None or t.window_end_ns is None or t.bench_exit_ns is None:
+        return None
+    times = [r.t_ns for r in rows if r.generated_tokens and t.window_begin_ns <= r.t_ns <= t.bench_exit_ns]
+    apart_s = (max(times) - t.window_end_ns) / 1e9 if times else 0
+    return f"{abs(apart_s):.2f} s apart" if abs(apart_s) > EDGE_S else None
+
+
+@invalid("Clocks and heat were sampled in the window where the GPU reports them.", OTHERS)
+def window_not_sampled(e: Evidence) -> str | None:
+    if e.telemetry is None or e.window_s is None:
+        return None
+    facts = (("throttle_reasons", e.gpu.slowed_pct), ("temperature_c", e.gpu.hottest_c))
+    absent = [name for name, value in facts if value is None and e.card.get(name) is not None]
+    return f"no {absent[0]} in the window" if absent else None
+
+
+_LOGGED = {
+    "Successful requests": "completed",
+    "Failed requests": "failed",
+    "Benchmark duration (s)": "duration",
+    "Total input tokens": "total_input_tokens",
+    "Total generated tokens": "total_output_tokens",
+    "Mean TTFT (ms)": "mean_ttft_ms",
+    "Mean TPOT (ms)": "mean_tpot_ms",
+    "Mean ITL (ms)": "mean_itl_ms",
+}
+
+
+def _values(argv: tuple[str, ...], flag: str) -> list[str]:
+    return [value for name, value in pairwise(argv) if name == flag]
+
+
+def _summary(e: Evidence) -> Iterator[tuple[str, object, float]]:
+    """Means in the client's result beside those of its requests."""
+    if e.bench is None or not e.served:
+        return
+    yield "mean_ttft_ms", e.bench.scalars.get("mean_ttft_ms"), 1e3 * fmean(r.ttft_s for r in e.served)
+    decoded = [(r.latency_s - r.ttft_s) / (r.output_tokens - 1) for r in e.served if r.output_tokens > 1]
+    between = [us for r in e.served for us in r.itl_us]
+    if decoded and math.isfinite(sum(decoded)):
+        yield "mean_tpot_ms", e.bench.scalars.get("mean_tpot_ms"), 1e3 * fmean(decoded)
+    if between:
+        yield "mean_itl_ms", e.bench.scalars.get("mean_itl_ms"), fmean(between) / 1e3
