@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from analysis.claims import add_study
 from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
@@ -85,7 +85,7 @@ def load(results: Path, database: Path) -> LoadSummary:
                     verdicts.append(replace(verdict, evidence=None))
             for verdict in with_campaign_gates(results, configuration, verdicts):
                 _insert_verdict(con, verdict)
-            quantiles = [(df, float(student_t.ppf(0.975, df))) for df in range(1, _MAX_DF + 1)]
+            quantiles = [(df, float(stdtrit(df, 0.975))) for df in range(1, _MAX_DF + 1)]
             _insert(con, "student_t", ("df", "t975"), quantiles)
             con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
