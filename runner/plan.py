@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
+from itertools import product as product_of
 
 from runner.config import Config
 from runner.config_checks import BLOCKS_FLAG, PRIME, REFERENCE, flag_values, without_flag
@@ -50,18 +51,9 @@ class Block:
     estimate_s: float
 
     def runs(self) -> tuple[RunSpec, ...]:
+        shared = self.profile, self.repetition, self.block_id, self.arms
         return tuple(
-            RunSpec(
-                run_id=f"{self.model}.{arm}.{self.profile}.r{self.repetition}",
-                model=self.model,
-                arm=arm,
-                profile=self.profile,
-                repetition=self.repetition,
-                block_id=self.block_id,
-                block_arms=self.arms,
-                order_in_block=order,
-                seed=self.seed,
-            )
+            RunSpec(f"{self.model}.{arm}.{self.profile}.r{self.repetition}", self.model, arm, *shared, order, self.seed)
             for order, arm in enumerate(self.arms)
         )
 
@@ -125,7 +117,7 @@ def build_plan(
     for name in suites:
         if name not in config.suites:
             raise ConfigError(f'{config.path}: no suite "{name}"', suggest(name, config.suites))
-    blocks = _blocks(config, _cells(config, suites))
+    blocks = _blocks(config, suites)
     if blocks_glob is not None:
         matching = [block for block in blocks if fnmatchcase(block.block_id, blocks_glob)]
         if not matching:
@@ -156,38 +148,26 @@ def worker_of(plan: Plan, workers: int) -> dict[str, int]:
     return found
 
 
-def _cells(config: Config, suites: Sequence[str]) -> dict[tuple[str, str], dict[str, int]]:
-    """Repetitions by arm for each (model, profile), in the order of the file."""
-    cells: dict[tuple[str, str], dict[str, int]] = {}
-    for name, products in config.suites.items():
-        for product in products if name in suites else ():
-            repetitions = product.repetitions or config.campaign.repetitions
-            for model in product.models:
-                for profile in product.profiles:
-                    arms = cells.setdefault((model, profile), {})
-                    for arm in product.arms:
-                        arms[arm] = max(repetitions, arms.get(arm, 0))
-    return cells
-
-
-def _blocks(config: Config, cells: dict[tuple[str, str], dict[str, int]]) -> list[Block]:
+def _blocks(config: Config, suites: Sequence[str]) -> list[Block]:
+    cells: dict[tuple[str, str], dict[str, int]] = {}  # repetitions by arm for each (model, profile), as in the file
+    abba = set()  # a cell has the same order in every suite
+    for product in chain.from_iterable(products for name, products in config.suites.items() if name in suites):
+        for cell in product_of(product.models, product.profiles):
+            arms = cells.setdefault(cell, {})
+            for arm in product.arms:
+                arms[arm] = max(product.repetitions or config.campaign.repetitions, arms.get(arm, 0))
+            if product.order == "abba":
+                abba.add(cell)
     last = max(count for arms in cells.values() for count in arms.values())
-    abba = {
-        (model, profile)
-        for product in chain.from_iterable(config.suites.values())
-        if product.order == "abba"
-        for model in product.models
-        for profile in product.profiles
-    }
     blocks = []
     for repetition in range(1, last + 1):
         for (model, profile), repetitions in cells.items():
             block_id = f"{model}.{profile}.r{repetition}"
-            arms = [arm for arm, count in repetitions.items() if repetition <= count]
-            if arms:
-                order = shuffled_arms(config.campaign.seed, block_id, arms)
+            listed = [arm for arm, count in repetitions.items() if repetition <= count]
+            if listed:
+                order = shuffled_arms(config.campaign.seed, block_id, listed)
                 if (model, profile) in abba:
-                    order = tuple(arms if repetition % 2 else reversed(arms))
+                    order = tuple(listed if repetition % 2 else reversed(listed))
                 seed = bench_seed(config.campaign.seed, repetition)
                 estimate_s = len(order) * run_estimate_s(config, model, profile)
                 blocks.append(Block(block_id, model, profile, repetition, order, seed, estimate_s))

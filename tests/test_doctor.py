@@ -115,8 +115,8 @@ def test_a_full_disk_is_found_with_weights_still_to_be_fetched(tmp_path: Path, m
     for free_gib, state in ((1, "FAILED"), (50, "ok")):
         monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _, free=free_gib: Usage(0, 0, free * 2**30))
         assert finding("disk", where).state == state
-    hub = {name: model.model_copy(update={"weights": "hub"}) for name, model in where.config.models.items()}
-    config = where.config.model_copy(update={"models": hub})
+    hub = tuple(model.model_copy(update={"weights": "hub"}) for model in where.config.model)
+    config = where.config.model_copy(update={"model": hub})
     said = finding("disk", Place(config, where.plan, where.host, where.results, where.gpus))
     assert said.state == "FAILED"
     assert "50.0 GiB free" in said.found
