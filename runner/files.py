@@ -74,16 +74,7 @@ def csv_to_parquet(source: Path, target: Path, columns: str, *, numbered: str | 
         raise FormatError(f"{source.name} does not begin with its header or was cut off")
     first = f"CAST(row_number() OVER () - 1 AS INTEGER) AS {numbered}, " if numbered else ""
     with _writing(target) as connection:
-        rows = connection.read_csv(
-            str(source),
-            columns=types,
-            auto_detect=False,
-            header=True,
-            sep=",",
-            quotechar='"',
-            na_values="",
-            comment="#",
-        )
+        rows = connection.read_csv(str(source), columns=types, auto_detect=False, header=True, comment="#")
         rows.project(f"{first}*").write_parquet(str(target), compression="zstd")
 
 
