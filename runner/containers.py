@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import docker
 import docker.errors
@@ -26,10 +26,8 @@ import docker.types
 from analysis.formats.failure import classify_failure
 from analysis.formats.run_record import ContainerFacts
 from runner.errors import EngineFailed, PreflightError
+from runner.launcher import ENGINE_SIDE, EngineHost
 from runner.processes import FOREIGN, Child
-
-if TYPE_CHECKING:
-    from runner.launcher import EngineHost
 
 LABEL = "eager-cost.run"
 API_TIMEOUT_S = 60.0
@@ -105,10 +103,6 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _gpu(uuid: str | None) -> list[Any]:
-    return [docker.types.DeviceRequest(device_ids=[uuid], capabilities=[["gpu"]])] if uuid else []
-
-
 @dataclass(frozen=True)
 class Containers:
     """A container engine, the image of the servers, and (`own`) the inspected container that this program runs in."""
@@ -144,8 +138,11 @@ class Containers:
         """`path` of the sibling is `source` (default: `path`) of here."""
         return docker.types.Mount(str(path), self.host_path(source or path), "bind", read_only=read_only)
 
-    def _create(self, argv: Sequence[str], environment: Mapping[str, str], marker: str, **more: Any) -> Any:
+    def _create(
+        self, argv: Sequence[str], environment: Mapping[str, str], marker: str, gpu_uuid: str | None = None, **more: Any
+    ) -> Any:
         """A container of the image, not yet started. The image's own variables for vLLM and Python do not get in."""
+        gpu = docker.types.DeviceRequest(device_ids=[gpu_uuid], capabilities=[["gpu"]])
         names = (variable.partition("=")[0] for variable in self.image["Config"].get("Env") or ())
         unset = [f"-u{name}" for name in names if name.startswith(FOREIGN) and name not in environment]
         return self.client.containers.create(
@@ -154,6 +151,7 @@ class Containers:
             entrypoint=["/usr/bin/env", *unset],
             environment=dict(environment),
             labels={LABEL: marker},
+            device_requests=[gpu] if gpu_uuid else [],
             user=f"{os.getuid()}:{os.getgid()}",
             working_dir="/",
             init=True,
@@ -174,22 +172,12 @@ class Containers:
             self.ask([python, "-c", _COMPILE], environment, BYTECODE_TIMEOUT_S, mounts=[self._mount(cache)])
             done.touch()
 
-    def ask(
-        self,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        timeout_s: float,
-        *,
-        gpu_uuid: str | None = None,
-        mounts: Sequence[Any] = (),
-    ) -> str:
-        """Standard output of a short command in the image, without network. Raises EngineFailed."""
+    def ask(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, **more: Any) -> str:
+        """Standard output of a short command in the image, without network. `more`: of `_create`. Raises EngineFailed."""
         marker = f"ask:{os.getpid()}.{time.monotonic_ns()}"
         try:
             with _api(f"asking {self.reference}"):
-                container = self._create(
-                    argv, environment, marker, network_mode="none", device_requests=_gpu(gpu_uuid), mounts=list(mounts)
-                )
+                container = self._create(argv, environment, marker, network_mode="none", **more)
                 container.start()
                 status = container.wait(timeout=timeout_s)["StatusCode"]
                 output, error = (container.logs(stdout=out, stderr=not out).decode() for out in (True, False))
@@ -224,20 +212,19 @@ class Containers:
         log: Path,
         marker: str,
         host: EngineHost,
-        plug_in: Path,
         gpu_uuid: str | None,
     ) -> EngineContainer:
         """Start a server with its log in `log`'s folder, which it may write. Raises EngineFailed.
 
-        `plug_in` is copied there and mounted read-only in its place. The caller removes by `marker`, whatever happens.
+        The plug-in is copied there and mounted read-only in its place. The caller removes by `marker` whatever happens.
         """
-        models, cache, cpus = host.models, host.cache, host.cpus
-        copy = log.parent / plug_in.name
-        shutil.copytree(plug_in, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        models, cache, cpus, folder = host.models, host.cache, host.cpus, log.parent
+        copy = folder / ENGINE_SIDE.name
+        shutil.copytree(ENGINE_SIDE, copy, ignore=shutil.ignore_patterns("__pycache__"))
         with contextlib.ExitStack() as failed:
             failed.callback(shutil.rmtree, copy)
             (cache / "home").mkdir(exist_ok=True)
-            mounts = [self._mount(plug_in, source=copy, read_only=True), self._mount(cache), self._mount(log.parent)]
+            mounts = [self._mount(ENGINE_SIDE, source=copy, read_only=True), self._mount(cache), self._mount(folder)]
             if models.is_dir():
                 mounts.append(self._mount(models, read_only=True))
             home = {"HOME": str(cache / "home"), "USER": "campaign", "LOGNAME": "campaign"}
@@ -248,7 +235,7 @@ class Containers:
                     marker,
                     mounts=mounts,
                     network_mode=f"container:{self.own['Id']}" if self.own else "host",
-                    device_requests=_gpu(gpu_uuid),
+                    gpu_uuid=gpu_uuid,
                     cpuset_cpus=",".join(map(str, sorted(cpus))) if cpus else None,
                     shm_size=SHM_BYTES,
                 )

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
 _KEPT = "CAMPAIGN_STANDIN_"
 QUESTION_TIMEOUT_S = 120.0
+Environments = tuple[dict[str, str], dict[str, str]]  # the whole, and what the campaign sets
 
 # Asked of the engine's Python. torch is not imported: its version file is enough and takes no seconds.
 _QUESTION = """
@@ -205,7 +206,7 @@ class EngineHost:
         steps_file: Path | None = None,
         gpu_index: int | None = None,
         plug_in: bool = True,
-    ) -> tuple[dict[str, str], dict[str, str]]:
+    ) -> Environments:
         """(whole environment, the variables that the campaign sets) for engine and client; a container gets the latter.
 
         The caller's own Python, vLLM and campaign variables do not get in. SPT_NOENV keeps process titles
@@ -227,10 +228,9 @@ class EngineHost:
         }
         if self.containers:
             added["PYTHONPYCACHEPREFIX"] = str(cache / "bytecode")
-        if gpu_index is not None and self.containers:  # a container has the one GPU that it was given
-            gpu_index = 0
         if gpu_index is not None:  # by NVML's index: vLLM 0.23.0 reads a UUID here as a number and fails
-            added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(gpu_index)}
+            index = 0 if self.containers else gpu_index  # a container has the one GPU that it was given
+            added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}
         if steps_file is not None:
             added["CAMPAIGN_STEPS_FILE"] = str(steps_file)
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) or k.startswith(_KEPT)}
@@ -239,17 +239,12 @@ class EngineHost:
         return inherited | added, added | {k: v for k, v in inherited.items() if k.startswith(_KEPT)}
 
     def start_server(
-        self,
-        argv: Sequence[str],
-        environments: tuple[Mapping[str, str], Mapping[str, str]],
-        log: Path,
-        marker: str,
-        gpu: GpuIdentity | None,
+        self, argv: Sequence[str], environments: Environments, log: Path, marker: str, gpu: GpuIdentity | None
     ) -> Child:
         """Start the server; call `end_leftovers` with its marker afterwards, also when this fails."""
         if self.containers is None:
             return Process("engine", argv, environments[0], log, cpus=self.cpus)
-        return self.containers.serve(argv, environments[1], log, marker, self, ENGINE_SIDE, gpu.uuid if gpu else None)
+        return self.containers.serve(argv, environments[1], log, marker, self, gpu.uuid if gpu else None)
 
     def end_leftovers(self, marker: str) -> list[str]:
         """End whatever still carries the marker; what that was, in words."""

@@ -144,7 +144,9 @@ def serve(client: FakeDocker, tmp_path: Path) -> None:
         (tmp_path / name).mkdir(exist_ok=True)
     host = EngineHost("python3", (), tmp_path / "models", tmp_path / "cache", "vllm", frozenset({2, 1}))
     words: tuple[Any, ...] = (["python3"], {"VLLM_KNOWN": "0"}, tmp_path / "run/server.log", "store:run")
-    engine(client, own).serve(*words, host, tmp_path / "plug_in", "GPU-1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(containers, "ENGINE_SIDE", tmp_path / "plug_in")
+        engine(client, own).serve(*words, host, "GPU-1")
 
 
 def test_a_server_has_one_gpu_no_privilege_and_none_of_the_images_variables(tmp_path: Path) -> None:
