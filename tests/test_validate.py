@@ -164,8 +164,54 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "no requests": ("no_successful_requests", lambda f: (f / "requests.parquet").unlink()),
     "no metrics": ("metrics_missing", lambda f: (f / "metrics_after.txt.gz").unlink()),
     "a throughput made up": ("files_disagree", lambda f: _scalars(f, output_throughput=9000.0)),
+    "first tokens sooner": (
+        "summary_disagrees",
+        lambda f: rewritten(f, "requests", "SELECT * REPLACE (ttft_s / 2 AS ttft_s)"),
+    ),
+    "tokens faster": (
+        "summary_disagrees",
+        lambda f: rewritten(f, "requests", "SELECT * REPLACE ([x // 2 FOR x IN itl_us]::INTEGER[] AS itl_us)"),
+    ),
+    "a mean made up": ("summary_disagrees", lambda f: _scalars(f, mean_tpot_ms=1.0)),
+    "another client's log": (
+        "client_log_disagrees",
+        lambda f: _write_gz(f / "bench.log.gz", "Failed requests:                         9       \n"),
+    ),
+    "an arm's other name": ("name_disagrees", lambda f: _record(f, arm="eager")),
+    "a load that is none": ("name_disagrees", lambda f: _record(f, kind="prime")),
+    "a sooner engine": ("moments_out_of_order", lambda f: _moments(f, healthy_ns=1)),
+    "steps faster": (
+        "steps_end_elsewhere",
+        lambda f: rewritten(f, "steps", "SELECT * REPLACE (t_ns - 2000000000 * (step > 20)::INTEGER AS t_ns)"),
+    ),
+    "no padding": (
+        "impossible_step",
+        lambda f: rewritten(f, "steps", "SELECT * REPLACE (unpadded_tokens AS padded_tokens)"),
+    ),
+    "a fuller pool": (
+        "impossible_step",
+        lambda f: rewritten(f, "steps", "SELECT * REPLACE (3 * kv_usage AS kv_usage)"),
+    ),
+    "another natural pool": ("files_disagree", lambda f: _record(f, num_gpu_blocks_natural=99)),
+    "a neighbour on the GPU": (
+        "gpu_memory_in_use",
+        lambda f: rewritten(f, "telemetry", "SELECT * REPLACE (memory_used_mib + 5000 AS memory_used_mib)"),
+    ),
     "heat": ("gpu_slowed", lambda f: rewritten(f, "telemetry", "SELECT * REPLACE (64 AS throttle_reasons)")),
 }
+
+
+def _write_gz(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode()))
+
+
+def _record(folder: Path, **changes: Any) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | changes))
+
+
+def _moments(folder: Path, **moments: int) -> None:
+    _record(folder, timeline=json.loads((folder / "run.json").read_text())["timeline"] | moments)
 
 
 def _scalars(folder: Path, **changes: Any) -> None:
@@ -180,6 +226,22 @@ def test_a_forged_folder_is_seen_through(store: Path, how: str) -> None:
     edit(store / "runs" / RUN)
     assert code in codes(verdict(store))
     assert verdict(store).status == "invalid"
+
+
+def test_a_block_copied_as_another_repetition_is_seen_through(store: Path) -> None:
+    for arm in ARMS:
+        folder = store / "runs" / f"7b.{arm}.sustained.r1.p1a1"
+        copy = folder.with_name(folder.name.replace("r1", "r2"))
+        shutil.copytree(folder, copy)
+        names = {"folder": copy.name, "run_id": copy.name.removesuffix(".p1a1"), "block_id": "7b.sustained.r2"}
+        edit(copy, **names, repetition=2)
+    assert {(v.status, *codes(v)) for v in validate(store)} == {("invalid", "measured_twice")}
+
+
+def test_a_record_that_lists_no_files_is_unreadable(store: Path) -> None:
+    _scalars(store / "runs" / RUN, mean_ttft_ms=1.0)
+    _record(store / "runs" / RUN, files_sha256={})
+    assert (verdict(store).status, codes(verdict(store))) == ("unreadable", ["unreadable"])
 
 
 def test_a_changed_file_is_unreadable(store: Path) -> None:
