@@ -7,6 +7,7 @@ makes it leave without measuring.
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,10 +20,12 @@ READY = re.compile(rb"^campaign: ready(?: (\d+))?$", re.MULTILINE)
 class BenchClient(Process):
     """`vllm bench serve` (or the stand-in's) as a held-back child process."""
 
+    stdin = subprocess.PIPE
+
     def __init__(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cpus: frozenset[int] | None = None
     ) -> None:
-        super().__init__("bench client", argv, environment, log, stdin=True, cpus=cpus)
+        super().__init__("bench client", argv, environment, log, cpus)
 
     def ready_ns(self) -> int | None:
         """When it became ready (CLOCK_MONOTONIC ns, by its own word), None while it is not."""

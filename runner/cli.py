@@ -159,7 +159,7 @@ def run(
     host.check(config, {block.model for block in plan.blocks})
     host.compile_bytecode(config)
     gpus = gpu_options.open(config)
-    parts = gpu_options.parts(gpus, host.cpus)
+    parts = side_by_side.split_cpus(host.cpus, len(gpus) or gpu_options.workers or 1)  # a worker each
     if worker:
         plan = side_by_side.enter(plan, *parse_shard(worker), host.cpus)
     elif config.engine.kind == "stand-in":

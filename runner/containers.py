@@ -173,7 +173,7 @@ class Containers:
             done.touch()
 
     def ask(self, argv: Sequence[str], environment: Mapping[str, str], timeout_s: float, **more: Any) -> str:
-        """Standard output of a short command in the image, without network. `more`: of `_create`. Raises EngineFailed."""
+        """Standard output of a short command in the image, offline. `more`: of `_create`. Raises EngineFailed."""
         marker = f"ask:{os.getpid()}.{time.monotonic_ns()}"
         try:
             with _api(f"asking {self.reference}"):

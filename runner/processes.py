@@ -15,7 +15,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import psutil
@@ -81,17 +81,12 @@ class Child(ABC):
 class Process(Child):
     """A child process of this program."""
 
+    stdin = subprocess.DEVNULL  # or a pipe, for `send`
+
     def __init__(
-        self,
-        name: str,
-        argv: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        *,
-        stdin: bool = False,
-        cpus: frozenset[int] | None = None,
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cpus: Set[int] | None = None
     ) -> None:
-        """Start `argv` on `cpus`, its output appended to `log`; `stdin` opens a pipe (otherwise /dev/null).
+        """Start `argv` on `cpus`, its output appended to `log`.
 
         Raises PreflightError when the program cannot be started.
         """
@@ -104,7 +99,7 @@ class Process(Child):
                     argv,
                     env=environment,
                     cwd="/",  # nothing of the caller's folder gets onto the engine's import path
-                    stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+                    stdin=self.stdin,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,

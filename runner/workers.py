@@ -62,10 +62,6 @@ class GpuOptions:
             raise PreflightError(f"--workers {self.workers}: {len(gpus)} GPU to use", "give no more workers than GPUs")
         return gpus
 
-    def parts(self, gpus: Sequence[Gpu], cpus: frozenset[int] | None) -> list[frozenset[int]]:
-        """The CPUs of each worker: without GPUs there are as many as asked for."""
-        return split_cpus(cpus, len(gpus) or self.workers or 1)
-
 
 def split_cpus(cpus: frozenset[int] | None, workers: int) -> list[frozenset[int]]:
     """Equal parts of `cpus` (None: all that this process may use), the threads of a core in one part where there are
