@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import os
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis.formats.steps import COLUMNS, HEADER
+from analysis.formats.steps import COLUMNS
 from analysis.scheduling import Scheduler, Step
 from runner.standin.log import EngineLog
 from runner.standin.settings import ServeSettings
@@ -35,16 +36,15 @@ class StepFile:
     def __init__(self) -> None:
         path = Path(os.environ.get("CAMPAIGN_STEPS_FILE") or os.devnull)
         self.file = path.open("a", encoding="ascii")
-        self.file.write(f"{HEADER}\n")
-        self._rows = 0
+        self._lines, self._rows = csv.writer(self.file, lineterminator="\n"), 0
+        self._lines.writerow(COLUMNS)
 
     def add(self, step: Step) -> None:
         self._rows += 1
         values = {name: getattr(step, name) for name in COLUMNS[1:]} | {"kv_usage": f"{step.kv_usage:.6f}"}
         if step.generated_tokens is None:
             values["preempted"] = None
-        row = (time.monotonic_ns(), *values.values())
-        self.file.write(",".join(["" if value is None else str(value) for value in row]) + "\n")
+        self._lines.writerow((time.monotonic_ns(), *values.values()))  # None: an empty field
 
     def close(self) -> None:
         with self.file:
