@@ -18,6 +18,9 @@ TABLES = _HERE / "tables"
 CHARTS = _HERE / "charts"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
 FINDINGS = _HERE / "findings"  # tables of FINDINGS.md, besides some of the report
+_SETTINGS = (
+    "SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = false; SET memory_limit = '768MiB'"
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Table:
 
 
 def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnection:
-    """Open a database. One thread, so that sums are added in one order and equal inputs give equal bytes.
+    """Open a database. One thread, so that sums are added in one order and equal inputs give equal bytes; beyond its
+    memory limit DuckDB goes on in a folder beside the database.
 
     Raises LoadError when there is none or it is not one.
     """
@@ -45,7 +49,7 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
         raise LoadError(f"{database}: no such database", "run `campaign load` first, or name one with --database")
     try:
         con = duckdb.connect(str(database), read_only=read_only)
-        con.execute("SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = false")
+        con.execute(_SETTINGS)
     except duckdb.Error as error:
         raise LoadError(f"{database} cannot be opened as a database: {error}", "load into another path") from error
     return con

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,8 @@ def load(results: Path, database: Path) -> LoadSummary:
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
             con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
+            con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
+            con.execute("CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0")
             con.execute("INSERT INTO campaign VALUES (?, ?)", [name, json.dumps(configuration, sort_keys=True)])
             for path in sorted((results / "sittings").glob("*/provenance.json")):
                 _all_or_nothing(con, path.parent, partial(_insert_sitting, con, path))
@@ -87,7 +89,6 @@ def load(results: Path, database: Path) -> LoadSummary:
                 _insert_verdict(con, verdict)
             quantiles = [(df, float(stdtrit(df, 0.975))) for df in range(1, _MAX_DF + 1)]
             _insert(con, "student_t", ("df", "t975"), quantiles)
-            con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
             ((*counts,),) = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchall()
@@ -140,6 +141,9 @@ def _insert_run(con: _Connection, verdict: Verdict) -> None:
     _insert(con, "attempts", columns, [[values[name] for name in columns]])
     for table in ("requests", "steps", "telemetry"):
         insert_parquet(con, folder, table)
+    if evidence.telemetry:
+        facts = {"folder": folder.name} | asdict(evidence.telemetry)
+        _insert(con, "run_telemetry", list(facts), [list(facts.values())])
     for moment, metrics in (("before", evidence.before), ("after", evidence.after)):
         samples = metrics.as_rows() if metrics else []
         rows = [(folder.name, moment, *sample) for sample in samples if not sample[0].endswith("_created")]

@@ -1,4 +1,4 @@
--- What the tables of the report share. Run once after the load; all of it can be queried in the stock duckdb shell.
+-- What the tables of the report share. `run_telemetry`: the view telemetry_facts of each judged run by itself. Run once after the load; all of it can be queried in the stock duckdb shell.
 
 -- A figure with its 95% interval: {mean, lo, hi, n}. lo and hi are NULL for n = 1. fN keeps N decimals.
 CREATE MACRO f0(e) AS struct_pack(mean := e.mean::DECIMAL(18,0), lo := e.lo::DECIMAL(18,0), hi := e.hi::DECIMAL(18,0), n := e.n);
@@ -51,7 +51,7 @@ WITH needed AS (
     SELECT a.folder, sitting_id, CASE WHEN simulated THEN 'SIMULATED, ' ELSE '' END || coalesce(gpu_name, 'no GPU') || ', '
            || CASE weights WHEN 'dummy' THEN 'random weights' ELSE 'trained weights' END
            || CASE WHEN source = 'integrated' THEN ', energy from power samples' ELSE '' END AS card
-    FROM attempts a LEFT JOIN telemetry_facts USING (folder)
+    FROM attempts a LEFT JOIN run_telemetry USING (folder)
 ), agreed AS (
     SELECT card, sitting_id, key AS fact, coalesce(f.value, 'not reported') AS value
     FROM (SELECT DISTINCT card, sitting_id FROM cards)
@@ -71,7 +71,7 @@ SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind
        count(*) FILTER (kind = 'run' AND counted) AS counted, count(*) FILTER (kind = 'run' AND NOT counted) AS set_aside,
        count(*) FILTER (kind = 'prime') AS primes, (SELECT count(*) FROM unreadable) AS unreadable,
        coalesce(bool_or(simulated), false) AS simulated, coalesce(bool_or(weights = 'dummy'), false) AS random_weights,
-       coalesce(list(DISTINCT setup ORDER BY setup), []) AS setups,
+       coalesce(list(DISTINCT setup ORDER BY setup) FILTER (status <> 'failed'), []) AS setups,
        coalesce(list(DISTINCT coalesce(vllm_version, engine_version) ORDER BY coalesce(vllm_version, engine_version)) FILTER (coalesce(vllm_version, engine_version) IS NOT NULL), []) AS versions
 FROM runs;
 
@@ -119,7 +119,7 @@ FROM metrics GROUP BY folder, name;
 -- Clocks in the window, and energy as far as it is to be believed: NULL, and why in `absent`, where a gate energy_* fired.
 CREATE VIEW energy AS
 SELECT folder, source, absent, sm_clock_mhz, power_capped_pct, slowed_pct, CASE WHEN absent IS NULL THEN COLUMNS('^(start|ready|window|tail|total|window_error|window_integrated)_j$') END AS "\0"
-FROM telemetry_facts
+FROM run_telemetry
 LEFT JOIN (SELECT folder, string_agg(code, ', ' ORDER BY code) AS absent FROM reasons WHERE starts_with(code, 'energy_') GROUP BY folder) USING (folder);
 
 -- Where a run's time goes, in seconds; own_s is the orchestrator's: all but start, probe, warm-up and window.
