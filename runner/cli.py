@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,12 +150,9 @@ def run(
     from runner.units import parse_duration_s
 
     begun, root = time.monotonic(), _results_folder(config, results)
-    if config.engine.launcher == "container":
-        from runner.containers import open_containers
-
-        host = replace(host, containers=open_containers(config.engine.image or ""))
+    host = host.with_containers(config)
     budget_s = parse_duration_s(time_budget) if time_budget else None
-    host.check(config, {block.model for block in plan.blocks})
+    host.check(config, plan.models)
     host.compile_bytecode(config)
     gpus = gpu_options.open(config)
     parts = side_by_side.split_cpus(host.cpus, len(gpus) or gpu_options.workers or 1)  # a worker each
@@ -209,8 +205,7 @@ def fetch(config: Config, plan: Plan, host: EngineHost, _: GpuOptions) -> None:
 
     HF_TOKEN and HF_ENDPOINT are used where set.
     """
-    wanted = [config.models[name] for name in sorted({block.model for block in plan.blocks})]
-    for model in wanted:
+    for model in (config.models[name] for name in plan.models):
         if model.weights == "hub":
             host.fetch(model)
         else:

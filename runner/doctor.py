@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 import subprocess
@@ -56,10 +55,6 @@ class Place:
     results: Path  # absolute
     gpus: GpuOptions
 
-    @property
-    def models(self) -> set[str]:
-        return {block.model for block in self.plan.blocks}
-
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:3]))
@@ -88,20 +83,17 @@ def _gpu(place: Place) -> str:
 
 def _engine(place: Place) -> str:
     """The engine's environment and the models; in a container also its start and its GPU."""
-    engine, host = place.config.engine, place.host
-    if engine.launcher == "process":
-        host.check(place.config, place.models)
-        return f"{engine.kind} {engine.version}, models in {host.models}"
-    from runner.containers import open_containers
-
-    containers = open_containers(engine.image or "", pull=False)
-    host = dataclasses.replace(host, containers=containers)
-    for folder in (host.cache, place.results):
-        containers.host_path(folder)
-    host.check(place.config, place.models)
-    for gpu in place.gpus.open(place.config):
-        containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=gpu.identity().uuid)
-    return f"{engine.kind} {engine.version} in {engine.image}, Docker {containers.version}, models in {host.models}"
+    engine, host = place.config.engine, place.host.with_containers(place.config, pull=False)
+    where = ""
+    if containers := host.containers:
+        where = f" in {engine.image}, Docker {containers.version}"
+        for folder in (host.cache, place.results):
+            containers.host_path(folder)
+    host.check(place.config, place.plan.models)
+    if containers:
+        for gpu in place.gpus.open(place.config):
+            containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=gpu.identity().uuid)
+    return f"{engine.kind} {engine.version}{where}, models in {host.models}"
 
 
 def _compose(place: Place) -> str:
@@ -123,7 +115,7 @@ def _compose(place: Place) -> str:
 def check_space(config: Config, plan: Plan, host: EngineHost, results: Path) -> str:
     """What results, compile caches and weights still to be fetched need, summed by file system (all paths absolute).
     Raises PreflightError where it is not free."""
-    models = [config.models[name] for name in {block.model for block in plan.blocks}]
+    models = [config.models[name] for name in plan.models]
     missing = [m for m in models if m.weights == "hub" and not any((host.models / m.directory).glob("*.safetensors"))]
     needs = {
         results: 0.1 + 2 * plan_disk_bytes(plan, config) / GIB,

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -64,6 +64,14 @@ class EngineHost:
     kind: Literal["vllm", "stand-in"]
     cpus: frozenset[int] | None = None
     containers: Containers | None = None
+
+    def with_containers(self, config: Config, *, pull: bool = True) -> EngineHost:
+        """This host with the container engine that `config` asks for, if any; `pull`: its image may be fetched."""
+        if config.engine.launcher == "process":
+            return self
+        from runner.containers import open_containers
+
+        return replace(self, containers=open_containers(config.engine.image or "", pull=pull))
 
     def _python(self, server: bool = False) -> str:
         """Absolute, links kept: the link in a virtual environment is what makes it one. As given for a container's."""

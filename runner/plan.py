@@ -81,6 +81,10 @@ class Plan:
         return tuple(run for block in self.blocks for run in block.runs())
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return tuple(sorted({block.model for block in self.blocks}))
+
+    @property
     def estimate_s(self) -> float:
         return sum(b.estimate_s for b in self.blocks) + sum(p.estimate_s for p in self.primes)
 
