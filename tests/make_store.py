@@ -324,18 +324,20 @@ def synthetic_run(
     telemetry: bool = False,
     facts: dict[str, Any] | None = None,
     short: int | None = None,
+    begin: float | None = None,
     **more: Any,
 ) -> Path:
-    """`facts`: other than usual in the server log; `short`: a request that gets too few tokens."""
+    """`facts`: other than usual in the server log; `short`: a request that gets too few tokens; `begin` (s): None for a
+    time when no other run is."""
     rng = random.Random(f"{model}.{arm}.{profile}.{repetition}.{more.get('pass_number', 1)}")
     facts = synthetic_facts(model, arm) | (facts or {})
     concurrency, prompts = (1, 8) if profile == "sporadic" else (8, 24)
     token_s = (
         (0.04 if model == "32b" else 0.01) * SPEED[arm] * rng.uniform(0.99, 1.01) * (1 if profile == "sporadic" else 2)
     )
-    at = (model == "32b") * 20 + (profile == "sustained") * 10 + list(SPEED).index(arm)
-    at += 100 * repetition + 10_000 * more.get("attempt", 1) + 100_000 * more.get("pass_number", 1)
-    begin = 100.0 * at  # no run beside another
+    turn = (model == "32b") * 20 + (profile == "sustained") * 10 + list(SPEED).index(arm)
+    turn += 100 * repetition + 10_000 * more.get("attempt", 1) + 100_000 * more.get("pass_number", 1)
+    begin = 100.0 * turn if begin is None else begin
     start_s = facts["engine_init_s"] + facts["model_load_s"] + 15 + rng.uniform(-0.5, 0.5)
     first = begin + start_s + 5
     requests, clock = [], [first] * concurrency

@@ -192,9 +192,11 @@ def test_runs_beside_each_other_are_named(tmp_path: Path, uuid: str, machine: st
 def test_counted_runs_with_a_neighbour_are_a_deviation(tmp_path: Path, machine: str, counted: list[str]) -> None:
     root = make_store.write_header(tmp_path / "store")
     other = make_store.H200.model_copy(update={"uuid": "GPU-2", "index": 1})
-    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",))
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",), begin=1000.0)
     make_store.synthetic_run(root, "7b", "eager", "sustained", 2, ("eager",))  # later, alone
-    make_store.synthetic_run(root, "32b", "eager", "sustained", 1, ("eager",), gpu=other, machine_id=machine)
+    make_store.synthetic_run(
+        root, "32b", "eager", "sustained", 1, ("eager",), gpu=other, machine_id=machine, begin=1000.0
+    )
     load(root, tmp_path / "d.duckdb")
     found = tables(tmp_path / "d.duckdb")
     rows = [r for r in records(found["deviations"]) if r["subject"] == "neighbours"]

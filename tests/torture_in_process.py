@@ -193,8 +193,11 @@ class Player:
         for name, data in files.items():
             if not name.startswith("metrics_"):
                 (ctx.directory / name).write_bytes(data)
-        measured.moments = before.moments | {"run_begin_ns": measured.moments["run_begin_ns"]}
-        measured.serve_argv, measured.bench_argv = before.serve_argv, before.bench_argv
+        measured.moments = dict(before.moments)
+        client = list(before.bench_argv)
+        if client:
+            client[client.index("--seed") + 1] = str(ctx.identity.seed)
+        measured.serve_argv, measured.bench_argv = before.serve_argv, tuple(client)
         measured.environment, measured.engine_version = before.environment, before.engine_version
         measured.metrics = {n.removeprefix("metrics_"): d for n, d in files.items() if n.startswith("metrics_")}
         if fault == "interrupted":
