@@ -145,7 +145,7 @@ def run(
     from runner import workers as side_by_side
     from runner.campaign import Campaign
     from runner.display import make_display
-    from runner.doctor import check_space
+    from runner.doctor import Place, check_space
     from runner.store import Store
     from runner.units import parse_duration_s
 
@@ -164,7 +164,7 @@ def run(
             err=True,
         )
     with Store.open(root, config) if lock is None else Store(root.resolve(), config, lock) as store:
-        check_space(config, plan, host, root.resolve())
+        check_space(Place(config, plan, host, root.resolve(), gpu_options))
         several = len(parts) > 1 and not primes_only
         device, display, first = gpus[0] if gpus else None, make_display(sys.stderr), primes_only or several
         summary = Campaign(

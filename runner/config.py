@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from runner.config_checks import cross_check
 from runner.config_model import CampaignFile, ModelSection
@@ -21,8 +21,8 @@ from runner.errors import ConfigError
 class Config(CampaignFile):
     """A checked campaign, its sections by name. `path` and `text` are the file it was read from."""
 
-    path: Path
-    text: str
+    path: Path = Field(exclude=True)
+    text: str = Field(exclude=True)
 
     @property
     def models(self) -> dict[str, ModelSection]:
@@ -71,8 +71,6 @@ def config_fingerprint(config: Config) -> dict[str, Any]:
         "engine": {"timeouts", "retries"},
         "model": {"__all__": {"estimate"}},
         "suites": True,
-        "path": True,
-        "text": True,
     }
     fingerprint = config.model_dump(mode="json", exclude=free)
     fingerprint["models"] = {model["name"]: model for model in fingerprint.pop("model")}

@@ -112,13 +112,14 @@ def _compose(place: Place) -> str:
     return said
 
 
-def check_space(config: Config, plan: Plan, host: EngineHost, results: Path) -> str:
+def check_space(place: Place) -> str:
     """What results, compile caches and weights still to be fetched need, summed by file system (all paths absolute).
     Raises PreflightError where it is not free."""
+    config, plan, host = place.config, place.plan, place.host
     models = [config.models[name] for name in plan.models]
     missing = [m for m in models if m.weights == "hub" and not any((host.models / m.directory).glob("*.safetensors"))]
     needs = {
-        results: 0.1 + 2 * plan_disk_bytes(plan, config) / GIB,
+        place.results: 0.1 + 2 * plan_disk_bytes(plan, config) / GIB,
         host.cache: CACHE_GIB if config.engine.kind == "vllm" else 0.1,
         host.models: sum(model.estimate.weights_gib for model in missing),
     }
@@ -131,10 +132,6 @@ def check_space(config: Config, plan: Plan, host: EngineHost, results: Path) -> 
         if free < need:
             raise PreflightError(f"{there}: {free:.1f} GiB free, {need:.1f} needed", "free space, or use a larger disk")
     return ", ".join(f"{need:.1f} GiB needed at {there}" for there, need in by_device.values())
-
-
-def _disk(place: Place) -> str:
-    return check_space(place.config, place.plan, place.host, place.results)
 
 
 def _port(_: Place) -> str:
@@ -154,7 +151,7 @@ CHECKS: tuple[tuple[str, Callable[[Place], str]], ...] = (
     ("GPU", _gpu),
     ("engine", _engine),
     ("compose", _compose),
-    ("disk", _disk),
+    ("disk", check_space),
     ("port", _port),
     ("clock", _clock),
 )

@@ -86,8 +86,7 @@ class EngineHost:
 
     def check(self, config: Config, models: Iterable[str] | None = None) -> None:
         """Raise PreflightError if engine, cache, a CPU or a model (of `models`, default all) is not there."""
-        if self.cpus and not self.cpus <= os.sched_getaffinity(0):
-            missing = sorted(self.cpus - os.sched_getaffinity(0))
+        if missing := sorted((self.cpus or frozenset()) - os.sched_getaffinity(0)):
             raise PreflightError(f"--cpus: this process may not use CPU {missing}", "see `taskset -p $$`")
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
