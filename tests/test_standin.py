@@ -24,9 +24,9 @@ from analysis.formats.failure import classify_failure
 from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.server_log import ServerLog, missing_facts, parse_server_log
 from analysis.formats.steps import parse_steps, waiting_span
-from runner.standin.bench import Outcome, result_document
+from runner.standin.bench import FLAGS, Outcome, result_document
 from runner.standin.log import EngineLog
-from runner.standin.settings import FAULTS, parse_serve
+from runner.standin.settings import FAULTS, VllmParser, parse_serve
 from tests.recorded import COMPILE_ONLY, EAGER, GRAPHS, GRAPHS_WARM, MATCHED, data, text
 
 MODEL = "/models/qwen2.5-32b"
@@ -289,9 +289,8 @@ def test_bench_result_has_the_keys_of_the_engines(engines: Any) -> None:
 
 
 def test_bench_statistics_by_hand() -> None:
-    from runner.standin.bench import _parser
-
-    args = _parser().parse_args(["--model", "m", "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50,75"])
+    chosen = ["--model", "m", "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50,75"]
+    args = VllmParser(FLAGS).parse_args(chosen)
     outcomes = [
         Outcome(10, 100.0, 0.1, [0.2, 0.4], 3, success=True),
         Outcome(10, 100.0, 0.3, [0.1], 2, success=True),
@@ -327,10 +326,10 @@ def test_bench_without_a_go_does_nothing(engines: Any) -> None:
 
 
 def test_equal_seeds_give_equal_prompts() -> None:
-    from runner.standin.bench import _parser, _prompts
+    from runner.standin.bench import _prompts
 
     args = ["--num-prompts", "50", "--random-range-ratio", "0.3", "--seed"]
-    first, again, other = (_prompts(_parser().parse_args([*args, seed])) for seed in ("1", "1", "2"))
+    first, again, other = (_prompts(VllmParser(FLAGS).parse_args([*args, seed])) for seed in ("1", "1", "2"))
     assert first == again != other
     assert all(len(prompt.split()) == size and 716 <= size <= 1332 for prompt, size, _ in first)
     assert len({output for _, _, output in first}) > 10

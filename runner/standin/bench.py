@@ -40,10 +40,6 @@ FLAGS = {
 }  # fmt: skip
 
 
-def _parser() -> VllmParser:
-    return VllmParser(FLAGS)
-
-
 @dataclass(slots=True)
 class Outcome:
     """One request as the client saw it; moments are time.perf_counter() seconds."""
@@ -187,7 +183,7 @@ def result_document(args: Namespace, outcomes: Sequence[Outcome], duration_s: fl
 
 def bench(argv: list[str]) -> int:
     """Run one benchmark. Failed requests are counted, not an error: the exit status is 0, as with the engine's."""
-    args = _parser().parse_args(argv)
+    args = VllmParser(FLAGS).parse_args(argv)
     prompts = _prompts(args)
     print("SIMULATED: the stand-in's bench client, not vLLM's.")
     if args.ready_check_timeout_sec > 0:
