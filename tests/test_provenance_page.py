@@ -26,7 +26,7 @@ def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
 def test_facts_that_differ_name_their_sittings(tmp_path: Path) -> None:
     root = make_store.write_header(
         tmp_path / "store", "a|b", sittings=("s1", "s2"),
-        gpu={"uuid": "GPU-1", "vbios": None}, must_agree={"gpu.vbios": None},
+        gpu={"uuid": "GPU-h200", "vbios": None}, must_agree={"gpu.vbios": None},
         engine={"launcher": "process", "image": "vllm@sha256:1", "packages": {"torch": "2.11", "x.y": "2"}},
         models={"7b": {"files": {"a.json": {"bytes": 3, "sha256": "ab"}, "b.bin": {"bytes": 4, "sha256": None}}}},
     )  # fmt: skip
@@ -39,10 +39,10 @@ def test_facts_that_differ_name_their_sittings(tmp_path: Path) -> None:
     text = page(root, tmp_path)
     assert text.startswith("# Provenance of a\\|b\n")
     for row in (
-        "| S1 | s1 | not measured | GPU-1 | 1 | 0 | 1 |",
+        "| S1 | s1 | not measured | GPU-h200 | 1 | 0 | 1 |",
         "| S2 | s2 | not measured | GPU-2 | 0 | 0 | 0 |",
         "| gpu.vbios | not reported | all |",
-        "| gpu.uuid | GPU-1 | S1 |",
+        "| gpu.uuid | GPU-h200 | S1 |",
         "| gpu.uuid | GPU-2 | S2 |",
         "| engine.packages | torch 2.11, x.y 2 | all |",
         "| models.7b.files.a.json | bytes 3, sha256 ab | all |",
