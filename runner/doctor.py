@@ -67,15 +67,12 @@ def _gpu(place: Place) -> str:
     for gpu in gpus:
         facts, used = gpu.facts(), gpu.memory_used_mib()
         if _version(facts["driver"]) < DRIVER:
-            raise PreflightError(
-                f"driver {facts['driver']} is too old for CUDA 13",
-                f"install {DRIVER[0]} or newer, e.g. `apt-get install nvidia-driver-580-server-open`, and reboot",
-            )
+            hint = f"install {DRIVER[0]} or newer, e.g. `apt-get install nvidia-driver-580-server-open`, and reboot"
+            raise PreflightError(f"driver {facts['driver']} is too old for CUDA 13", hint)
         if used > IDLE_LIMIT_MIB:
-            raise PreflightError(
-                f"{used} MiB of GPU {facts['index']} are in use, by processes {facts['processes'] or '(not visible)'}",
-                "end them (`nvidia-smi`, `docker ps`), or choose GPUs with --gpu or CUDA_VISIBLE_DEVICES",
-            )
+            hint = "end them (`nvidia-smi`, `docker ps`), or choose GPUs with --gpu or CUDA_VISIBLE_DEVICES"
+            holders = facts["processes"] or "(not visible)"
+            raise PreflightError(f"{used} MiB of GPU {facts['index']} are in use, by processes {holders}", hint)
         share = utilization_for(place.config, gpu)
     several = f"; {len(gpus)} of them, a worker each ({ALONE})" if len(gpus) > 1 else ""
     return f"{facts['name']}, driver {facts['driver']}, idle; the engine may use {share} of it{several}"

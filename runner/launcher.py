@@ -124,9 +124,8 @@ class EngineHost:
         status = subprocess.run(argv, env=os.environ | online, stdin=subprocess.DEVNULL, check=False).returncode
         if status:
             what = f"model {model.name}: {model.repository} at {model.revision} was not fetched (status {status})"
-            raise PreflightError(
-                what, "see above; check the network, HF_TOKEN and the disk, then fetch again: it goes on"
-            )
+            hint = "see above; check the network, HF_TOKEN and the disk, then fetch again: it goes on"
+            raise PreflightError(what, hint)
 
     def compile_bytecode(self, config: Config) -> None:
         """So that no measured start of a container pays for it; takes minutes the first time, nothing later."""

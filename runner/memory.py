@@ -26,10 +26,9 @@ def utilization_for(config: Config, gpu: Gpu | None) -> float | None:
     name, usable_gib = (gpu.identity().name, gpu.memory().usable / GIB) if gpu else ("the stand-in's card", CARD_GIB)
     share = round(engine.memory_budget_gib / usable_gib, 4)
     if share > 1:
-        raise PreflightError(
-            f"engine.memory_budget_gib = {engine.memory_budget_gib:g}: {name} has {usable_gib:.1f} GiB",
-            "use a card with more memory, or lower the budget (which makes it another campaign)",
-        )
+        hint = "use a card with more memory, or lower the budget (which makes it another campaign)"
+        problem = f"engine.memory_budget_gib = {engine.memory_budget_gib:g}: {name} has {usable_gib:.1f} GiB"
+        raise PreflightError(problem, hint)
     return share
 
 

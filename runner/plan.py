@@ -235,10 +235,8 @@ def resolve_flags(config: Config, model: str, arm: str, measured: Mapping[str, i
     def count(source: str) -> str:
         prime = prime_for(config, source)
         if source not in measured and prime not in measured:
-            raise ConfigError(
-                f"{model}.{arm} needs the KV block count of {source}, which is not measured yet",
-                f"the prime {model}.{prime}.{PRIME} must finish first",
-            )
+            needed = f"{model}.{arm} needs the KV block count of {source}, which is not measured yet"
+            raise ConfigError(needed, f"the prime {model}.{prime}.{PRIME} must finish first")
         return str(measured.get(source, measured.get(prime)))
 
     own = config.arms[arm].flags
