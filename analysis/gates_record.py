@@ -44,7 +44,7 @@ def start_disagrees_with_log(e: Evidence) -> str | None:
     return f"{start_s:.1f} s, from log line to log line {logged_s} s" if start_s + LOG_TIME_S < logged_s else None
 
 
-@invalid("run.json names weights, seed and engine as the command lines do.", OTHERS)
+@invalid("run.json and the engine's log name weights, seed, engine and context as the command lines do.", OTHERS)
 def record_disagrees_with_commands(e: Evidence) -> str | None:
     r, dummy = e.record, "dummy" in _values(e.record.serve_argv, "--load-format")
     if r.serve_argv and r.bench_argv and dummy != (r.weights == "dummy"):
@@ -53,6 +53,9 @@ def record_disagrees_with_commands(e: Evidence) -> str | None:
         return f"seed {r.seed}, the client's command has {', '.join(_values(r.bench_argv, '--seed'))}"
     if r.engine.simulated != (r.engine.kind == "stand-in"):
         return f"a {r.engine.kind} engine recorded as {'' if r.engine.simulated else 'not '}simulated"
+    told, logged = _values(r.serve_argv, "--max-model-len"), e.log.max_model_len if e.log else None
+    if told and logged is not None and told[-1] != str(logged):
+        return f"--max-model-len {told[-1]}, the engine's log has {logged}"
     return None
 
 

@@ -471,6 +471,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: commands(e, seed=None),
         lambda e: commands(e, weights="hub"),
         lambda e: commands(e, dummy=False),
+        lambda e: changed(e, serve_argv=(*e.record.serve_argv, "--max-model-len", "2048")),
         lambda e: changed(e, engine=EngineIdentity(kind="stand-in", version="0.23.0", simulated=False)),
     ],
     "sitting_disagrees": [
