@@ -57,11 +57,8 @@ def render_plan(plan: Plan, config: Config, workers: int = 1) -> str:
 def _engine(config: Config) -> str:
     engine = config.engine
     simulated = ", SIMULATED" if engine.kind == "stand-in" else ""
-    memory = (
-        f"memory budget {engine.memory_budget_gib:g} GiB"
-        if engine.memory_budget_gib is not None
-        else f"gpu_memory_utilization {engine.gpu_memory_utilization:g}"
-    )
+    budget_gib, share = engine.memory_budget_gib, engine.gpu_memory_utilization
+    memory = f"memory budget {budget_gib:g} GiB" if budget_gib is not None else f"gpu_memory_utilization {share:g}"
     return f"{engine.kind} {engine.version} ({engine.launcher}{simulated}), {memory}"
 
 

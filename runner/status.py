@@ -27,9 +27,8 @@ def render_status(root: Path, plan: Plan) -> str:
             if r.gpu and (r.block_id, r.pass_number) == (block.block_id, state.pass_number)
         }
         where = "".join(f"; on GPU {index} ({uuid})" for index, uuid in sorted(at)) if len(gpus) > 1 else ""
-        lines.append(
-            f"{state.status:8} {block.block_id} ({len(state.valid_arms)}/{len(block.arms)} runs{missing}{where})"
-        )
+        counts = f"{len(state.valid_arms)}/{len(block.arms)} runs"
+        lines.append(f"{state.status:8} {block.block_id} ({counts}{missing}{where})")
     for record in records:
         if record.status != "valid":
             lines.append(f"  {record.folder}: {outcome(record)}")

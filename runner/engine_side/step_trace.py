@@ -124,14 +124,9 @@ class StepTraceLogger(StatLoggerBase):  # type: ignore[misc]
             except Exception as error:
                 print(f"step trace: cannot write {path}: {error}", file=sys.stderr, flush=True)
 
-    def record(
-        self,
-        scheduler_stats: Any,
-        iteration_stats: Any,
-        mm_cache_stats: Any = None,  # noqa: ARG002
-        engine_idx: int = 0,  # noqa: ARG002
-    ) -> None:
-        """One engine step. Waiting counts deferred requests too, as the engine's own gauge does."""
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_unused: Any, **_named: Any) -> None:
+        """One engine step; what else the engine hands over is not needed. Waiting counts deferred requests too, as the
+        engine's own gauge does."""
         writer = self.writer
         if writer is None:
             return
