@@ -213,8 +213,9 @@ def main() -> None:
         ):
             for result in pool.map(torture, range(args.first, args.first + count)):
                 results.append(result)
-                if sys.stderr.isatty():
+                if sys.stderr.isatty() or len(results) % 10 == 0:
                     sys.stderr.write(f"\r{len(results)} of {count}")
+                    sys.stderr.flush()
         if results:
             print(report(results, args.runs, began), flush=True)
 
