@@ -1,5 +1,4 @@
 -- title: Energy of a run, part by part
--- part: Energy
 -- note: Means over runs, from the engine's exec to its exit: start (to the first 200 of /health), ready (probe, waiting for the client, warm-up), window (the load), tail. The parts add up to the total. Error bound: what was used between the two samples around either edge of the window and in one update of the counter; the largest of the runs. Integrated: the window again, from the power samples alone; more than 5% apart, the energy counts as not measured. The sensors' own error is not in it.
 -- empty: No energy on record.
 SELECT setup, model, profile, arm, any_value(source) AS source, count(total_j) AS runs, f0(mean95(start_j)) AS start_j, f0(mean95(ready_j)) AS ready_j, f0(mean95(window_j)) AS window_j,
