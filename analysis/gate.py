@@ -1,4 +1,4 @@
-"""What a gate judges and what a gate is; the gates stand in gates_load.py and gates_engine.py."""
+"""What a gate judges and what a gate is; the gates stand in gates_*.py."""
 
 from __future__ import annotations
 
@@ -93,21 +93,21 @@ Then = Literal["retry", "give_up", "stop"]
 
 @dataclass(frozen=True)
 class Gate:
-    """One rule. `rule`: what must hold; `check`: what was seen if it does not hold, else None; `advice`: the next step.
-    `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked. `then`: what the runner
-    does with an invalid run: again; leave it, as the same command would end in the same way; end the campaign."""
+    """One rule. `check`: its docstring says what must hold, its answer what was seen if that does not hold, else None.
+    `advice`: the next step. `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked.
+    `then`: what the runner does with an invalid run: again; leave it, as the same command would end in the same way;
+    end the campaign."""
 
     code: str
     severity: Severity
-    rule: str
     advice: str
     check: Check
     then: Then = "retry"
 
 
-def _gate(severity: Severity, rule: str, advice: str, then: Then = "retry") -> Callable[[Check], Gate]:
+def _gate(severity: Severity, advice: str, then: Then = "retry") -> Callable[[Check], Gate]:
     """Decorator that makes a check a gate; the check's name is the code."""
-    return lambda check: Gate(check.__name__, severity, rule, advice, check, then)
+    return lambda check: Gate(check.__name__, severity, advice, check, then)
 
 
 invalid = partial(_gate, "invalid")

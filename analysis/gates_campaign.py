@@ -52,8 +52,9 @@ class Campaign:
         return gpu, record.weights, record.engine.simulated, self.must_agree.get(record.sitting_id)
 
 
-@invalid("All arms of a block ran on one GPU of one machine.", "Run the block again as a whole.")
+@invalid("Run the block again as a whole.")
 def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
+    """All arms of a block ran on one GPU of one machine."""
     for runs in c.passes():
         places = {(r.machine_id, r.gpu.uuid if r.gpu else None) for r in runs.values()}
         if len(places) > 1:
@@ -61,11 +62,10 @@ def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
 
 
 @invalid(
-    "A run's command line and load are those that campaign.json gives its arm and profile.",
-    "The run was filed under another name, or campaign.json was changed: restore both from a copy.",
-    then="give_up",
+    "The run was filed under another name, or campaign.json was changed: restore both from a copy.", then="give_up"
 )
 def not_as_configured(c: Campaign) -> Iterator[Finding]:
+    """A run's command line and load are those that campaign.json gives its arm and profile."""
     arms, profiles = c.configuration.get("arms", {}), c.configuration.get("profiles", {})
     models = c.configuration.get("models", {})
     common = _fixed(c.configuration.get("engine", {}).get("flags", ()))
@@ -90,11 +90,11 @@ def not_as_configured(c: Campaign) -> Iterator[Finding]:
 
 
 @invalid(
-    "An arm whose KV blocks are those of another arm has as many as that arm.",
     "Pin the counts (pin_kv_blocks in campaign.toml), so that no start finds another one; then run the campaign anew.",
     then="give_up",
 )
 def kv_not_matched(c: Campaign) -> Iterator[Finding]:
+    """An arm whose KV blocks are those of another arm has as many as that arm."""
     for runs in c.passes():
         for run in runs.values():
             flags = " ".join(c.configuration.get("arms", {}).get(run.arm, {}).get("flags", ()))
@@ -104,12 +104,9 @@ def kv_not_matched(c: Campaign) -> Iterator[Finding]:
                 yield run, f"{run.num_gpu_blocks} blocks, {base.arm} in the same pass {base.num_gpu_blocks}"
 
 
-@invalid(
-    "Each run was measured: no file of measurements is that of another run, no two ran on one GPU at one time.",
-    "A folder was copied under another name: remove the copy.",
-    then="stop",
-)
+@invalid("A folder was copied under another name: remove the copy.", then="stop")
 def measured_twice(c: Campaign) -> Iterator[Finding]:
+    """Each run was measured: no file of measurements is that of another run, no two ran on one GPU at one time."""
     seen: dict[str, RunRecord] = {}
     ended: dict[tuple[str, str], RunRecord] = {}
     for run in sorted(c.records, key=lambda r: (r.timeline.run_begin_ns, r.folder)):
@@ -127,19 +124,17 @@ def measured_twice(c: Campaign) -> Iterator[Finding]:
 
 
 @invalid(
-    "With pinned KV blocks an arm has the same number of them in all its runs.",
     "The first start that gave the number is gone: restore its folder in primes/, or begin another results folder.",
     then="stop",
 )
 def pinned_kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
+    """With pinned KV blocks an arm has the same number of them in all its runs."""
     return c.other_pools() if c.pinned else iter(())
 
 
-@warning(
-    "An arm has the same number of KV blocks in all its runs.",
-    "Pin it (pin_kv_blocks in campaign.toml): runs with different pools are different arms.",
-)
+@warning("Pin it (pin_kv_blocks in campaign.toml): runs with different pools are different arms.")
 def kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
+    """An arm has the same number of KV blocks in all its runs."""
     return iter(()) if c.pinned else c.other_pools()
 
 

@@ -16,11 +16,9 @@ DRIFT = 0.05
 DRIFT_STEPS = 20  # in a third; of fewer no median is made
 
 
-@invalid(
-    "The engine's /metrics were read before and after the load.",
-    "Without them neither preemptions nor cache hits are known: see run.json and server.log.",
-)
+@invalid("Without them neither preemptions nor cache hits are known: see run.json and server.log.")
 def metrics_missing(e: Evidence) -> str | None:
+    """The engine's /metrics were read before and after the load."""
     wanted = ("vllm:num_preemptions_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total")
     before = e.before if e.measured else e.before or e.after  # a prime has no load: one scrape is enough
     for scrape, metrics in (("before", before), ("after", e.after if e.measured else before)):
@@ -32,40 +30,32 @@ def metrics_missing(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "The step trace exists and has steps.",
-    "The engine did not load the plug-in: look for `stat_logger_plugins` in server.log.",
-)
+@invalid("The engine did not load the plug-in: look for `stat_logger_plugins` in server.log.")
 def step_trace_missing(e: Evidence) -> str | None:
+    """The step trace exists and has steps."""
     if not e.measured or not e.record.instruments or (e.steps is not None and e.steps.rows):
         return None
     return "no step trace" if e.steps is None else "the step trace is empty"
 
 
-@warning(
-    "A run has its instruments: step trace and GPU samples.",
-    "None, if the arm is there to show what they cost: its figures are the client's alone.",
-)
+@warning("None, if the arm is there to show what they cost: its figures are the client's alone.")
 def instruments_off(e: Evidence) -> str | None:
+    """A run has its instruments: step trace and GPU samples."""
     off = "without instruments as asked; every gate on step trace and GPU samples is not applicable"
     return None if e.record.instruments else off
 
 
-@invalid(
-    "A run of an arm without instruments has neither step trace nor GPU samples.",
-    "The instruments were on all the same: run the block again.",
-)
+@invalid("The instruments were on all the same: run the block again.")
 def instruments_not_off(e: Evidence) -> str | None:
+    """A run of an arm without instruments has neither step trace nor GPU samples."""
     if e.record.instruments or (e.steps is None and e.telemetry is None):
         return None
     return "it has a step trace" if e.steps is not None else "it has telemetry"
 
 
-@invalid(
-    "The step trace ends with its end line, and no step was dropped or misread.",
-    "The engine was killed, its disk was full or the plug-in fell behind: run the block again.",
-)
+@invalid("The engine was killed, its disk was full or the plug-in fell behind: run the block again.")
 def step_trace_incomplete(e: Evidence) -> str | None:
+    """The step trace ends with its end line, and no step was dropped or misread."""
     if not e.measured or e.steps is None:
         return None
     if not e.steps.complete:
@@ -75,11 +65,9 @@ def step_trace_incomplete(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "The step trace's tokens and preemptions sum to the engine's counters.",
-    "The trace misses steps or another server wrote to it: run the block again.",
-)
+@invalid("The trace misses steps or another server wrote to it: run the block again.")
 def steps_disagree_with_metrics(e: Evidence) -> str | None:
+    """The step trace's tokens and preemptions sum to the engine's counters."""
     if e.steps is None or not e.steps.complete or e.after is None or not e.measured:
         return None
     for column, metric in (
@@ -93,11 +81,9 @@ def steps_disagree_with_metrics(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "The steps between the client's first request and its end hold exactly the client's tokens.",
-    "Trace and client are not on one clock, or another client used the server: run the block again.",
-)
+@invalid("Trace and client are not on one clock, or another client used the server: run the block again.")
 def steps_disagree_with_client(e: Evidence) -> str | None:
+    """The steps between the client's first request and its end hold exactly the client's tokens."""
     begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.bench_exit_ns
     if e.steps is None or not e.steps.complete or e.bench is None or begin_ns is None or end_ns is None:
         return None
@@ -107,11 +93,11 @@ def steps_disagree_with_client(e: Evidence) -> str | None:
 
 
 @warning(
-    f"Decode steps take equally long in each third of the window, within {DRIFT:.0%} (medians; steps without prompt "
-    "tokens and with no fewer running requests than the window's median).",
-    "The machine's pace changed within the run: see its CPU load and clocks, give the engine CPUs of its own (--cpus).",
+    "The machine's pace changed within the run: see its CPU load and clocks, give the engine CPUs of its own (--cpus)."
 )
 def step_time_drift(e: Evidence) -> str | None:
+    """Decode steps take equally long in each third of the window, within the share DRIFT (medians; steps without prompt
+    tokens and with no fewer running requests than the window's median)."""
     begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.window_end_ns
     if e.steps is None or begin_ns is None or end_ns is None:
         return None
@@ -127,11 +113,9 @@ def step_time_drift(e: Evidence) -> str | None:
     return f"a step took {', '.join(f'{ms:.2f}' for ms in thirds)} ms in the window's thirds"
 
 
-@warning(
-    "With --cudagraph-metrics the step trace tells padded tokens.",
-    "Model runner V2 does not report them: set VLLM_USE_V2_MODEL_RUNNER=0. Padding is unknown, not 0.",
-)
+@warning("Model runner V2 does not report them: set VLLM_USE_V2_MODEL_RUNNER=0. Padding is unknown, not 0.")
 def padding_not_reported(e: Evidence) -> str | None:
+    """With --cudagraph-metrics the step trace tells padded tokens."""
     if "--cudagraph-metrics" not in e.record.serve_argv or e.steps is None or not e.steps.rows:
         return None
     if any(row.unpadded_tokens is not None for row in e.steps.rows):
@@ -139,12 +123,9 @@ def padding_not_reported(e: Evidence) -> str | None:
     return f"none of {len(e.steps.rows)} steps has a token count"
 
 
-@invalid(
-    "The engine that ran is the one recorded.",
-    "Another vLLM answered: check which Python starts the engine and its PYTHONPATH.",
-    then="give_up",
-)
+@invalid("Another vLLM answered: check which Python starts the engine and its PYTHONPATH.", then="give_up")
 def engine_version(e: Evidence) -> str | None:
+    """The engine that ran is the one recorded."""
     wanted, found = e.record.engine.version, e.log.vllm_version if e.log else None
     if wanted is None or found is None or wanted == found or found.startswith(f"{wanted}+"):
         return None
@@ -152,22 +133,18 @@ def engine_version(e: Evidence) -> str | None:
 
 
 @invalid(
-    "A run is recorded as simulated if and only if the stand-in engine ran.",
-    "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.",
-    then="give_up",
+    "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.", then="give_up"
 )
 def simulated_engine(e: Evidence) -> str | None:
+    """A run is recorded as simulated if and only if the stand-in engine ran."""
     if e.log is None or e.log.simulated == e.record.engine.simulated:
         return None
     return f"the log's engine is {'the stand-in' if e.log.simulated else 'not the stand-in'}"
 
 
-@invalid(
-    "The engine's log holds every line that a log of this arm must hold.",
-    "This version writes another log: add its lines to analysis/formats/server_log.py.",
-    then="give_up",
-)
+@invalid("This version writes another log: add its lines to analysis/formats/server_log.py.", then="give_up")
 def log_format_unknown(e: Evidence) -> str | None:
+    """The engine's log holds every line that a log of this arm must hold."""
     if e.log is None:
         return "no server log"
     asked = _asked(e.record.serve_argv)
@@ -175,12 +152,9 @@ def log_format_unknown(e: Evidence) -> str | None:
     return f"missing: {', '.join(missing)}" if missing else None
 
 
-@invalid(
-    "The engine's own account of its configuration is that of the arm.",
-    "The flags did not take effect as written: compare serve_argv in run.json with server.log.",
-    then="give_up",
-)
+@invalid("The flags did not take effect as written: compare serve_argv in run.json with server.log.", then="give_up")
 def arm_not_confirmed(e: Evidence) -> str | None:
+    """The engine's own account of its configuration is that of the arm."""
     if e.log is None:
         return None
     asked = _asked(e.record.serve_argv)
@@ -208,19 +182,17 @@ def arm_not_confirmed(e: Evidence) -> str | None:
 
 
 @warning(
-    "A run of an arm that compiles found its compile cache warm.",
-    "Its start counts as a cold one and enters no warm figure; carry the cache along with --cache, or prime the arm.",
+    "Its start counts as a cold one and enters no warm figure; carry the cache along with --cache, or prime the arm."
 )
 def cold_compile_cache(e: Evidence) -> str | None:
+    """A run of an arm that compiles found its compile cache warm."""
     state = e.log.compile_cache if e.log else None
     return f"the cache was {state}" if e.measured and state in ("cold", "partial", "invalid") else None
 
 
-@warning(
-    "No kernel was compiled while requests were measured.",
-    "A compilation stalls all requests: send more warm-up requests.",
-)
+@warning("A compilation stalls all requests: send more warm-up requests.")
 def jit_in_window(e: Evidence) -> str | None:
+    """No kernel was compiled while requests were measured."""
     t = e.record.timeline
     if e.log is None or t.healthy_ns is None or t.window_begin_ns is None:
         return None
@@ -233,11 +205,9 @@ def jit_in_window(e: Evidence) -> str | None:
     return f"{len(late)} compilations, first {late[0][1]} about {late[0][0]} s after the start"
 
 
-@warning(
-    "The engine logged no error before it was told to stop.",
-    "Requests may have been disturbed: read server.log at this line.",
-)
+@warning("Requests may have been disturbed: read server.log at this line.")
 def engine_errors(e: Evidence) -> str | None:
+    """The engine logged no error before it was told to stop."""
     if e.log is None or not e.log.error_lines:
         return None
     return f"{len(e.log.error_lines)} error lines, first: {e.log.error_lines[0][:300]}"

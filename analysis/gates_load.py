@@ -7,11 +7,9 @@ import math
 from analysis.gate import Evidence, invalid
 
 
-@invalid(
-    "The client completed at least one request and got tokens for it.",
-    "The client exits 0 even then: see bench.log and the end of server.log for why requests failed.",
-)
+@invalid("The client exits 0 even then: see bench.log and the end of server.log for why requests failed.")
 def no_successful_requests(e: Evidence) -> str | None:
+    """The client completed at least one request and got tokens for it."""
     if not e.measured:
         return None
     if e.bench is None:
@@ -22,11 +20,9 @@ def no_successful_requests(e: Evidence) -> str | None:
     return f"completed {e.bench.completed}, failed {e.bench.failed}, output tokens {tokens}"
 
 
-@invalid(
-    "No request failed: refusing requests makes the rest faster.",
-    "See the errors in requests.parquet and server.log; run the block again.",
-)
+@invalid("See the errors in requests.parquet and server.log; run the block again.")
 def failed_requests(e: Evidence) -> str | None:
+    """No request failed: refusing requests makes the rest faster."""
     errors = [r.error for r in e.bench.requests if r.error] if e.bench else []
     if e.bench is None or not (e.bench.failed or errors):
         return None
@@ -35,11 +31,9 @@ def failed_requests(e: Evidence) -> str | None:
     return f"{max(e.bench.failed, len(errors))} of {len(e.bench.requests)} requests failed{first}"
 
 
-@invalid(
-    "Completed plus failed requests, and rows, equal the prompts asked for.",
-    "Requests got lost in the client: see bench.log; run the block again.",
-)
+@invalid("Requests got lost in the client: see bench.log; run the block again.")
 def request_count_mismatch(e: Evidence) -> str | None:
+    """Completed plus failed requests, and rows, equal the prompts asked for."""
     if e.bench is None:
         return None
     own = e.bench.scalars["num_prompts"]
@@ -49,11 +43,9 @@ def request_count_mismatch(e: Evidence) -> str | None:
     return f"{wanted} prompts, completed {e.bench.completed} + failed {e.bench.failed}, {len(e.bench.requests)} rows"
 
 
-@invalid(
-    "Every request got as many tokens as it asked for.",
-    "A stream broke off or stopped early: check --ignore-eos, max_model_len and server.log.",
-)
+@invalid("A stream broke off or stopped early: check --ignore-eos, max_model_len and server.log.")
 def short_output(e: Evidence) -> str | None:
+    """Every request got as many tokens as it asked for."""
     lengths = [(r.request, r.output_tokens) for r in e.served]
     if wrong := _off_length(lengths, e.record.output_tokens, e.record.range_ratio):
         return wrong
@@ -64,21 +56,16 @@ def short_output(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "Every prompt has the length asked for, as the engine counts it.",
-    "The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.",
-    then="give_up",
-)
+@invalid("The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.", then="give_up")
 def input_length_drift(e: Evidence) -> str | None:
+    """Every prompt has the length asked for, as the engine counts it."""
     lengths = [(r.request, r.input_tokens) for r in e.served]
     return _off_length(lengths, e.record.input_tokens, e.record.range_ratio)
 
 
-@invalid(
-    "Every request's times are finite and positive, inter-token times not negative.",
-    "Empty or broken responses were counted as requests: see server.log; run the block again.",
-)
+@invalid("Empty or broken responses were counted as requests: see server.log; run the block again.")
 def zero_or_nonfinite_latency(e: Evidence) -> str | None:
+    """Every request's times are finite and positive, inter-token times not negative."""
     for row in e.served:
         times = (row.start_s, row.ttft_s, row.latency_s)
         if not all(map(math.isfinite, times)) or row.ttft_s <= 0 or min(row.itl_us, default=0) < 0:
@@ -86,11 +73,9 @@ def zero_or_nonfinite_latency(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "The client's token totals equal the sums over its requests and what the engine counted.",
-    "Client and engine saw different work: another client may use the server, or requests were cut.",
-)
+@invalid("Client and engine saw different work: another client may use the server, or requests were cut.")
 def token_sum_mismatch(e: Evidence) -> str | None:
+    """The client's token totals equal the sums over its requests and what the engine counted."""
     if e.bench is None or not e.bench.requests:
         return None
     first = e.bench.requests[0]  # warm-ups repeat it
@@ -107,11 +92,9 @@ def token_sum_mismatch(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "The client's duration is the time from its first request to its last token.",
-    "The client stalled outside its requests: see the machine's load; run the block again.",
-)
+@invalid("The client stalled outside its requests: see the machine's load; run the block again.")
 def duration_mismatch(e: Evidence) -> str | None:
+    """The client's duration is the time from its first request to its last token."""
     if e.bench is None or e.bench.window_s is None:
         return None
     window_s = e.bench.window_s[1] - e.bench.window_s[0]
@@ -122,11 +105,9 @@ def duration_mismatch(e: Evidence) -> str | None:
     return f"duration {e.bench.duration_s:.3f} s, first request to last token {window_s:.3f} s"
 
 
-@invalid(
-    "run.json and the client's own summary tell what the requests and counters tell.",
-    "One of the files was changed after the run, or belongs to another: restore the folder from a copy.",
-)
+@invalid("One of the files was changed after the run, or belongs to another: restore the folder from a copy.")
 def files_disagree(e: Evidence) -> str | None:
+    """run.json and the client's own summary tell what the requests and counters tell."""
     t, blocks = e.record.timeline, e.after.num_gpu_blocks if e.after else None
     window = e.bench.window_s if e.bench else None
     if window and (t.window_begin_ns, t.window_end_ns) != (round(window[0] * 1e9), round(window[1] * 1e9)):
@@ -144,10 +125,9 @@ def files_disagree(e: Evidence) -> str | None:
     return None
 
 
-@invalid(
-    "No prompt was served from the prefix cache.", "Start the server with --no-enable-prefix-caching.", then="give_up"
-)
+@invalid("Start the server with --no-enable-prefix-caching.", then="give_up")
 def prefix_cache_hits(e: Evidence) -> str | None:
+    """No prompt was served from the prefix cache."""
     hits = e.after.value("vllm:prefix_cache_hits_total") if e.after else None
     if not e.after or not hits:
         return None

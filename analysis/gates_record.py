@@ -18,8 +18,9 @@ LOG_TIME_S = 2.0  # log times are whole seconds
 EDGE_S = 1.0  # between the last step and the last token
 
 
-@invalid("A run's name is made of what it is.", "The folder was renamed: restore it from a copy.")
+@invalid("The folder was renamed: restore it from a copy.")
 def name_disagrees(e: Evidence) -> str | None:
+    """A run's name is made of what it is."""
     r = e.record
     last = "prime" if r.kind == "prime" else f"{r.profile}.r{r.repetition}"
     block = None if r.kind == "prime" else f"{r.model}.{last}"
@@ -28,15 +29,17 @@ def name_disagrees(e: Evidence) -> str | None:
     return f"{r.folder} is in block {r.block_id}" if r.block_id != block else None
 
 
-@invalid("A run's moments follow each other.", OTHERS)
+@invalid(OTHERS)
 def moments_out_of_order(e: Evidence) -> str | None:
+    """A run's moments follow each other."""
     moments = [(name, at) for name in _ORDER if (at := getattr(e.record.timeline, name)) is not None]
     wrong = next(((a, b) for a, b in pairwise(moments) if b[1] < a[1]), None)
     return f"{wrong[1][0]} is before {wrong[0][0]}" if wrong else None
 
 
-@invalid("The engine took at least as long to start as its own log says.", OTHERS)
+@invalid(OTHERS)
 def start_disagrees_with_log(e: Evidence) -> str | None:
+    """The engine took at least as long to start as its own log says."""
     t, logged_s = e.record.timeline, e.log.start_s if e.log else None
     if logged_s is None or t.exec_ns is None or t.healthy_ns is None:
         return None
@@ -44,8 +47,9 @@ def start_disagrees_with_log(e: Evidence) -> str | None:
     return f"{start_s:.1f} s, from log line to log line {logged_s} s" if start_s + LOG_TIME_S < logged_s else None
 
 
-@invalid("run.json and the engine's log name weights, seed, engine and context as the command lines do.", OTHERS)
+@invalid(OTHERS)
 def record_disagrees_with_commands(e: Evidence) -> str | None:
+    """run.json and the engine's log name weights, seed, engine and context as the command lines do."""
     r, dummy = e.record, "dummy" in _values(e.record.serve_argv, "--load-format")
     if r.serve_argv and r.bench_argv and dummy != (r.weights == "dummy"):
         return f"weights are recorded as {r.weights}, the command has {'' if dummy else 'no '}--load-format dummy"
@@ -59,8 +63,9 @@ def record_disagrees_with_commands(e: Evidence) -> str | None:
     return None
 
 
-@invalid("A run took place where and after its sitting's provenance was collected.", OTHERS)
+@invalid(OTHERS)
 def sitting_disagrees(e: Evidence) -> str | None:
+    """A run took place where and after its sitting's provenance was collected."""
     r, machine, gpu = e.record, e.sitting.get("machine") or {}, e.sitting.get("gpu") or {}
     facts = [
         ("machine", r.machine_id, machine.get("boot_id")),
@@ -79,8 +84,9 @@ def sitting_disagrees(e: Evidence) -> str | None:
     return None
 
 
-@invalid("The client's summary tells what its requests tell.", OTHERS)
+@invalid(OTHERS)
 def summary_disagrees(e: Evidence) -> str | None:
+    """The client's summary tells what its requests tell."""
     for name, said, own in _summary(e):
         if isinstance(said, int | float) and abs(said - own) > 0.001 * abs(own) + 1e-3:
             return f"{name} {said:.2f}, the requests give {own:.2f}"
@@ -90,8 +96,9 @@ def summary_disagrees(e: Evidence) -> str | None:
     return None
 
 
-@invalid("The client's log tells what its result file tells.", OTHERS)
+@invalid(OTHERS)
 def client_log_disagrees(e: Evidence) -> str | None:
+    """The client's log tells what its result file tells."""
     said = {label: e.bench.scalars.get(name) for label, name in _LOGGED.items()} if e.bench else {}
     for label, result in said.items():
         logged = e.client_log.get(label)
@@ -100,8 +107,9 @@ def client_log_disagrees(e: Evidence) -> str | None:
     return None
 
 
-@invalid("Every step is one that the engine can make.", OTHERS)
+@invalid(OTHERS)
 def impossible_step(e: Evidence) -> str | None:
+    """Every step is one that the engine can make."""
     rows, sizes, t = e.steps.rows if e.steps else (), e.log.capture_sizes if e.log else (), e.record.timeline
     window, most = range(t.window_begin_ns or 0, t.window_end_ns or 0), e.record.concurrency
     for a, b in pairwise((*rows[:1], *rows)):
@@ -116,8 +124,9 @@ def impossible_step(e: Evidence) -> str | None:
     return None
 
 
-@invalid("The last step of the load and its last token are at one time.", OTHERS)
+@invalid(OTHERS)
 def steps_end_elsewhere(e: Evidence) -> str | None:
+    """The last step of the load and its last token are at one time."""
     t, rows = e.record.timeline, e.steps.rows if e.steps else ()
     if t.window_begin_ns is None or t.window_end_ns is None or t.bench_exit_ns is None:
         return None
@@ -126,8 +135,9 @@ def steps_end_elsewhere(e: Evidence) -> str | None:
     return f"{abs(apart_s):.2f} s apart" if abs(apart_s) > EDGE_S else None
 
 
-@invalid("Clocks and heat were sampled in the window where the GPU reports them.", OTHERS)
+@invalid(OTHERS)
 def window_not_sampled(e: Evidence) -> str | None:
+    """Clocks and heat were sampled in the window where the GPU reports them."""
     if e.telemetry is None or e.window_s is None:
         return None
     facts = (("throttle_reasons", e.gpu.slowed_pct), ("temperature_c", e.gpu.hottest_c))

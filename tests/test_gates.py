@@ -540,6 +540,7 @@ JUST_RIGHT: list[Break] = [
 
 def test_every_gate_has_a_breaking_input() -> None:
     assert list(BROKEN) == [gate.code for gate in GATES]
+    assert all(gate.check.__doc__ for gate in GATES)  # what must hold
 
 
 @pytest.mark.parametrize(("code", "way"), [(code, way) for code, ways in BROKEN.items() for way in range(len(ways))])
