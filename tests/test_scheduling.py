@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from analysis.formats.steps import parse_steps, waiting_span
+from analysis.formats.steps import parse_steps
 from analysis.scheduling import (
     Scheduler,
     SchedulerConfig,
@@ -22,6 +22,7 @@ from analysis.scheduling import (
 )
 from tests.recorded import EAGER, GRAPHS, GRAPHS_WARM, MATCHED, steps_csv, text
 from tests.replay import replay, small_pool
+from tests.spans import waiting_span
 
 PUBLISHED = [(1024, 128)] * 500
 SMALL = [(120, 300)] * 16

@@ -23,11 +23,12 @@ from analysis.formats.bench import parse_bench
 from analysis.formats.failure import classify_failure
 from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.server_log import ServerLog, missing_facts, parse_server_log
-from analysis.formats.steps import parse_steps, waiting_span
+from analysis.formats.steps import parse_steps
 from runner.standin.bench import FLAGS, Outcome, result_document
 from runner.standin.log import EngineLog
 from runner.standin.settings import FAULTS, VllmParser, parse_serve
 from tests.recorded import COMPILE_ONLY, EAGER, GRAPHS, GRAPHS_WARM, MATCHED, data, text
+from tests.spans import waiting_span
 
 MODEL = "/models/qwen2.5-32b"
 COMMON = (

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.formats.errors import FormatError
-from analysis.formats.steps import HEADER, StepRow, parse_steps, waiting_span
+from analysis.formats.steps import HEADER, StepRow, parse_steps
 from tests import recorded
+from tests.spans import waiting_span
 
 SMALL = f"{HEADER}\n1,2,0,0.5,0,10,1,11,16,FULL\n2,0,0,,,,,,,\n#end rows=2 dropped=0 errors=0\n"
 
