@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 from statistics import fmean
 
@@ -39,12 +40,18 @@ def moments_out_of_order(e: Evidence) -> str | None:
 
 @invalid(OTHERS)
 def start_disagrees_with_log(e: Evidence) -> str | None:
-    """The engine took at least as long to start as its own log says."""
-    t, logged_s = e.record.timeline, e.log.start_s if e.log else None
-    if logged_s is None or t.exec_ns is None or t.healthy_ns is None:
+    """The engine took at least as long to start as its own log says, and its log's clock agrees."""
+    t, log = e.record.timeline, e.log
+    if log is None or log.start_s is None or t.exec_ns is None or t.healthy_ns is None:
         return None
     start_s = (t.healthy_ns - t.exec_ns) / 1e9
-    return f"{start_s:.1f} s, from log line to log line {logged_s} s" if start_s + LOG_TIME_S < logged_s else None
+    if start_s + LOG_TIME_S < log.start_s:
+        return f"{start_s:.1f} s, from log line to log line {log.start_s} s"
+    early_s = [_clock_s(e, t.healthy_ns, log.ready_clock_s), -_clock_s(e, t.exec_ns, log.first_clock_s)]
+    if max(early_s) > LOG_TIME_S:
+        names = ("healthy before the log says so", "started after the log's first line")
+        return f"{max(early_s):.1f} s {names[early_s.index(max(early_s))]}"
+    return None
 
 
 @invalid(OTHERS)
@@ -155,6 +162,14 @@ _LOGGED = {
     "Mean TPOT (ms)": "mean_tpot_ms",
     "Mean ITL (ms)": "mean_itl_ms",
 }
+
+
+def _clock_s(e: Evidence, moment_ns: int, logged_s: int | None) -> float:
+    """Seconds by which a moment is before a log line, by the wall clock; zones differ by quarters of an hour."""
+    if logged_s is None:
+        return 0.0
+    at = datetime.fromisoformat(e.record.wall_start).timestamp() + (moment_ns - e.record.timeline.run_begin_ns) / 1e9
+    return (logged_s - at + 450) % 900 - 450
 
 
 def _values(argv: tuple[str, ...], flag: str) -> list[str]:

@@ -122,6 +122,13 @@ def timeline(begin_s: float, start_s: float, window: tuple[float, float] | None)
     return Timeline(**{key: round(value * 1e9) for key, value in ns.items()})
 
 
+def wall_start(times: Timeline, log: str) -> str:
+    """A calendar time of the run's begin with which its health and the log's clock agree."""
+    clock_s = parse_server_log(log).ready_clock_s or 0
+    begin_s = (clock_s - ((times.healthy_ns or 0) - times.run_begin_ns) / 1e9) % 900
+    return f"2026-11-29T17:{int(begin_s) // 60:02}:{begin_s % 60:06.3f}+00:00"
+
+
 def make_record(
     arm: str,
     profile: str | None,
@@ -183,7 +190,7 @@ def recorded_store(root: Path) -> Path:
         record = make_record(
             arm, profile, int(repetition), times, arms=arms, range_ratio=0.0, warmup_requests=2,
             num_gpu_blocks=blocks, num_gpu_blocks_natural=natural, serve_argv=serve_argv(arm, blocks),
-            telemetry_absent_reason="not recorded", **load,
+            telemetry_absent_reason="not recorded", wall_start=wall_start(times, log), **load,
         )  # fmt: skip
         files = {
             "server.log.gz": gzip.compress(log.encode(), mtime=0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -145,6 +146,11 @@ def codes(evidence: Evidence) -> list[str]:
     return [reason.code for reason in judge(evidence)]
 
 
+@pytest.mark.parametrize(("first_s", "ready_s"), [(0.0, 0.0), (12.0, 4.0), (-1.0, -1.0)])
+def test_a_start_may_be_longer_than_its_log(first_s: float, ready_s: float) -> None:
+    assert codes(clocked(gpu_run(), first_s, ready_s)) == []
+
+
 def test_none_fires_on_the_recorded_cpu_run() -> None:
     assert codes(cpu_run()) == ["step_time_drift"]  # within 0.64 s, on a shared machine
 
@@ -197,10 +203,20 @@ def telemetry(e: Evidence, **facts: Any) -> Evidence:
     return replace(e, telemetry=replace(e.telemetry, **facts))
 
 
-def started(e: Evidence, start_s: float, logged_s: int) -> Evidence:
+def started(e: Evidence, start_s: float, logged_s: int, **clock_s: int) -> Evidence:
     t = e.record.timeline
     exec_ns = (t.healthy_ns or 0) - round(start_s * NS)
-    return changed(log(e, start_s=logged_s), timeline=t.model_copy(update={"exec_ns": exec_ns}))
+    facts = log(e, start_s=logged_s, first_clock_s=None, ready_clock_s=None)
+    return changed(log(facts, **clock_s), timeline=t.model_copy(update={"exec_ns": exec_ns}))
+
+
+def clocked(e: Evidence, first_s: float = 0.0, ready_s: float = 0.0) -> Evidence:
+    """A start of 30 s of a log whose first line is `first_s` after it, and whose last `ready_s` before health."""
+    t = e.record.timeline
+    begin_s = datetime.fromisoformat(e.record.wall_start).timestamp() - t.run_begin_ns / NS
+    healthy_s = begin_s + (t.healthy_ns or 0) / NS
+    clocks = {"first_clock_s": round(healthy_s - 30 + first_s) % 900, "ready_clock_s": round(healthy_s - ready_s) % 900}
+    return started(e, 30.0, 20, **clocks)
 
 
 def moment(e: Evidence, **moments: int) -> Evidence:
@@ -465,7 +481,12 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: moment(e, exec_ns=e.record.timeline.window_end_ns or 0),
         lambda e: moment(e, run_end_ns=1),
     ],
-    "start_disagrees_with_log": [lambda e: started(e, 10.0, 13), lambda e: started(e, 1.0, 4)],
+    "start_disagrees_with_log": [
+        lambda e: started(e, 10.0, 13),
+        lambda e: started(e, 1.0, 4),
+        lambda e: clocked(e, ready_s=-3.0),
+        lambda e: clocked(e, first_s=-3.0),
+    ],
     "record_disagrees_with_commands": [
         lambda e: commands(e, seed=8),
         lambda e: commands(e, seed=None),

@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,9 @@ class Player:
             if not name.startswith("metrics_"):
                 (ctx.directory / name).write_bytes(data)
         measured.moments = dict(before.moments)
+        begun, now = (datetime.fromisoformat(m.wall_start) for m in (before, measured))
+        quarter = timedelta(minutes=15)  # the log's clock must agree with it but for these
+        measured.wall_start = (begun + -((begun - now) // quarter) * quarter).isoformat(timespec="milliseconds")
         client = list(before.bench_argv)
         if client:
             client[client.index("--seed") + 1] = str(ctx.identity.seed)

@@ -73,6 +73,8 @@ class ServerLog:
     graphs_captured_full: int | None = None
     engine_init_s: float | None = None
     start_s: int | None = None  # log time from the first line to the server's start line, whole seconds
+    first_clock_s: int | None = None  # the two lines' seconds into a quarter of an hour, which is the same in all zones
+    ready_clock_s: int | None = None
     engine_init_compile_s: float | None = None
     jit_events: tuple[JitEvent, ...] = ()
     simulated: bool = False  # the stand-in engine says so
@@ -222,6 +224,8 @@ def parse_server_log(text: str) -> ServerLog:
         **facts,
         compile_cache=cache,
         start_s=_seconds(first, ready),
+        first_clock_s=_in_quarter_s(first),
+        ready_clock_s=_in_quarter_s(ready),
         jit_events=tuple(JitEvent(kernel, _seconds(ready, when)) for kernel, when in jit),
         error_lines=root_causes(text),
         padding_rows=tuple(PaddingRow(*key, count) for key, count in sorted(padding.items())),
@@ -262,6 +266,10 @@ def _time(text: str) -> datetime | None:
         return datetime.strptime(f"2000-{text} +0000", "%Y-%m-%d %H:%M:%S %z")
     except ValueError:
         return None
+
+
+def _in_quarter_s(moment: datetime | None) -> int | None:
+    return None if moment is None else moment.minute % 15 * 60 + moment.second
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> int | None:
