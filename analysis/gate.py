@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from analysis.formats.bench import BenchResult, RequestRow
 from analysis.formats.metrics import Metrics
-from analysis.formats.run_record import RunRecord
+from analysis.formats.run_record import Reason, RunRecord
 from analysis.formats.server_log import ServerLog
 from analysis.formats.steps import StepTrace
 
@@ -103,6 +103,9 @@ class Gate:
     advice: str
     check: Check
     then: Then = "retry"
+
+    def reason(self, evidence: str) -> Reason:
+        return Reason(code=self.code, severity=self.severity, evidence=evidence, advice=self.advice)
 
 
 def _gate(severity: Severity, advice: str, then: Then = "retry") -> Callable[[Check], Gate]:

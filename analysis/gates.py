@@ -19,8 +19,4 @@ GATES = tuple(
 def judge(evidence: Evidence) -> tuple[Reason, ...]:
     """The gates that fire, in the order of GATES, each with what it saw and the next step."""
     seen = ((gate, gate.check(evidence)) for gate in GATES)
-    return tuple(
-        Reason(code=gate.code, severity=gate.severity, evidence=text, advice=gate.advice)
-        for gate, text in seen
-        if text is not None
-    )
+    return tuple(gate.reason(text) for gate, text in seen if text is not None)

@@ -153,8 +153,7 @@ def judge_together(campaign: Campaign) -> dict[str, tuple[Reason, ...]]:
     wrong: set[str] = set()
     for gate in GATES:
         for run, text in gate.check(campaign):
-            reason = Reason(code=gate.code, severity=gate.severity, evidence=text, advice=gate.advice)
-            found[run.folder].setdefault(gate.code, reason)
+            found[run.folder].setdefault(gate.code, gate.reason(text))
             wrong |= {run.folder} if gate.severity == "invalid" else set()
     judged = {folder: tuple(reasons.values()) for folder, reasons in found.items()}
     if not wrong:
