@@ -62,11 +62,8 @@ def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-results_option = click.option("--results", type=PATH, help="Results folder.  [default: results/<campaign name>]")
-
-
-def _results_folder(config: Config, results: Path | None) -> Path:
-    return results or Path("results") / config.campaign.name
+# not a folder that comes with the checkout: what is measured here never mixes with its data
+results_option = click.option("--results", type=PATH, default="results/here", help="Results folder.")
 
 
 def machine_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +131,7 @@ def run(
     plan: Plan,
     host: EngineHost,
     gpu_options: GpuOptions,
-    results: Path | None,
+    results: Path,
     primes_only: bool,
     report_to: Path | None,
     time_budget: str | None,
@@ -149,7 +146,7 @@ def run(
     from runner.store import Store
     from runner.units import parse_duration_s
 
-    begun, root = time.monotonic(), _results_folder(config, results)
+    begun = time.monotonic()
     host = host.with_containers(config)
     budget_s = parse_duration_s(time_budget) if time_budget else None
     host.check(config, plan.models)
@@ -163,8 +160,8 @@ def run(
             "SIMULATED: the engine is the bundled stand-in, a scheduling model; its figures say nothing about any GPU.",
             err=True,
         )
-    with Store.open(root, config) if lock is None else Store(root.resolve(), config, lock) as store:
-        check_space(Place(config, plan, host, root.resolve(), gpu_options))
+    with Store.open(results, config) if lock is None else Store(results.resolve(), config, lock) as store:
+        check_space(Place(config, plan, host, results.resolve(), gpu_options))
         several = len(parts) > 1 and not primes_only
         device, display, first = gpus[0] if gpus else None, make_display(sys.stderr), primes_only or several
         summary = Campaign(
@@ -178,7 +175,7 @@ def run(
     counts = f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left"
     click.echo(f"{counts}: {summary.message}")
     if report_to and not worker and summary.exit_code in (0, 3, 4):  # not when stopped: whoever did it is waiting
-        render_report(root, report_to / "results.duckdb", report_to)
+        render_report(results, report_to / "results.duckdb", report_to)
     sys.exit(summary.exit_code)
 
 
@@ -186,12 +183,12 @@ def run(
 @plan_options
 @results_option
 @machine_options
-def doctor(config: Config, plan: Plan, host: EngineHost, gpus: GpuOptions, results: Path | None) -> None:
+def doctor(config: Config, plan: Plan, host: EngineHost, gpus: GpuOptions, results: Path) -> None:
     """Look at all that `run` with the same options needs; say what mends what is missing. Measures nothing."""
     from runner.doctor import Place, examine
 
     failed = False
-    for finding in examine(Place(config, plan, host, _results_folder(config, results).resolve(), gpus)):
+    for finding in examine(Place(config, plan, host, results.resolve(), gpus)):
         click.echo(str(finding))
         failed |= finding.state == "FAILED"
     sys.exit(2 if failed else 0)
@@ -235,11 +232,11 @@ def render_report(
 @main.command()
 @plan_options
 @results_option
-def status(config: Config, plan: Plan, results: Path | None) -> None:
+def status(config: Config, plan: Plan, results: Path) -> None:
     """Show which blocks are done, begun and left. Changes nothing."""
     from runner.status import render_status
 
-    click.echo(render_status(_results_folder(config, results), plan))
+    click.echo(render_status(results, plan, config))
 
 
 @main.command(
@@ -325,6 +322,7 @@ def advise(results: Path | None, database: Path | None, cell: str, as_json: bool
     from analysis import advise as advice
     from analysis.load import load as load_results
 
+    advice.given(server)  # a wrong option is told before results are loaded
     with TemporaryDirectory() as folder:
         if results is not None:
             database = load_results(results, Path(folder) / "results.duckdb").database

@@ -19,6 +19,7 @@ from runner.plan import Plan
 from runner.plan_view import plan_disk_bytes
 from runner.processes import PORTS, free_port
 from runner.run import IDLE_LIMIT_MIB
+from runner.store import Store
 from runner.workers import ALONE, GpuOptions
 
 DRIVER = (580,)  # of CUDA 13
@@ -109,6 +110,10 @@ def _compose(place: Place) -> str:
     return said
 
 
+def _results(place: Place) -> str:
+    return Store.look(place.results, place.config)
+
+
 def check_space(place: Place) -> str:
     """What results, compile caches and weights still to be fetched need, summed by file system (all paths absolute).
     Raises PreflightError where it is not free."""
@@ -148,6 +153,7 @@ CHECKS: tuple[tuple[str, Callable[[Place], str]], ...] = (
     ("GPU", _gpu),
     ("engine", _engine),
     ("compose", _compose),
+    ("results", _results),
     ("disk", check_space),
     ("port", _port),
     ("clock", _clock),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -20,6 +21,7 @@ from runner.errors import ConfigError, StoreError
 
 STORE_SCHEMA_VERSION = 1
 _FOLDER = {"run": "runs", "prime": "primes"}
+_PARTS = (*_FOLDER.values(), "sittings", "aborted")
 
 
 @contextmanager
@@ -30,7 +32,8 @@ def _as_store_error(what: str, path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"cannot {what} {path}: {error.strerror or error}",
-            "free space or mend the permissions, then start the campaign again; finished runs are kept",
+            "free space, mend the permissions or name another folder with --results, then start again; finished runs "
+            "are kept",
         ) from error
 
 
@@ -88,6 +91,34 @@ def read_header(root: Path) -> dict[str, Any]:
     return header
 
 
+def checked_header(root: Path, config: Config) -> dict[str, Any] | None:
+    """campaign.json; None of a new folder. Raises ConfigError when it was begun with a configuration that measures
+    something else, StoreError when it cannot be read or is missing beside runs."""
+    if not (root / "campaign.json").exists():
+        if any((root / "runs").glob("*")):
+            raise StoreError(f"{root} holds runs but no campaign.json", "restore it, or use another --results")
+        return None
+    header = read_header(root)
+    if changed := changed_keys(header["configuration"], config_fingerprint(config)):
+        raise ConfigError(
+            f"{root} was begun with another configuration; changed: {', '.join(changed)}",
+            f"restore these values (see {root / 'campaign.toml'}), or use another --results",
+        )
+    return header
+
+
+def _take(lock: int, root: Path) -> None:
+    """Hold the folder by its open lock file. Raises StoreError when another campaign does."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 64, 0).decode(errors="replace").strip()
+        raise StoreError(
+            f"{root} is in use by another campaign (process {holder or 'unknown'})",
+            "wait for it, stop it, or give this one another folder with --results",
+        ) from error
+
+
 class Store:
     """An opened, locked results folder. Use `Store.open`; leaving the `with` releases the lock."""
 
@@ -105,45 +136,44 @@ class Store:
         """
         root = root.resolve()
         with _as_store_error("create", root):
-            for name in (*_FOLDER.values(), "sittings", "aborted"):
+            for name in _PARTS:
                 (root / name).mkdir(parents=True, exist_ok=True)
             lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(lock, root)
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             return cls(root, config, lock)
-        except BlockingIOError as error:
-            holder = os.pread(lock, 64, 0).decode(errors="replace").strip()
-            os.close(lock)
-            raise StoreError(
-                f"{root} is in use by another campaign (process {holder or 'unknown'})",
-                "wait for it, stop it, or give this one another folder with --results",
-            ) from error
         except BaseException:
             os.close(lock)
             raise
+
+    @staticmethod
+    def look(root: Path, config: Config) -> str:
+        """Raise what `open` would, and change nothing; returns what is there."""
+        there = next(path for path in (root, *root.parents) if path.exists())
+        for path in (there, *(root / name for name in _PARTS)):
+            if path.exists() and not (path.is_dir() and os.access(path, os.W_OK | os.X_OK)):
+                with _as_store_error("write in", path):
+                    raise PermissionError(errno.EACCES, "not a folder that this user may write")
+        if (root / ".lock").exists():
+            with _as_store_error("open", root / ".lock"):
+                lock = os.open(root / ".lock", os.O_RDONLY)
+            try:
+                _take(lock, root)
+            finally:
+                os.close(lock)
+        begun = checked_header(root, config) is not None
+        return f"{root}, {'begun with this configuration, in no use' if begun else 'new'}"
 
     def _adopt(self, config: Config) -> str:
         """Check the folder's configuration against `config`, or record it. Returns the store's identity."""
         fingerprint = config_fingerprint(config)
         store_id = uuid.uuid4().hex[:12]
-        if (self.root / "campaign.json").exists():
-            header = read_header(self.root)
-            store_id = str(header["store_id"])
-            if header["configuration"] == fingerprint:
+        if found := checked_header(self.root, config):
+            store_id = str(found["store_id"])
+            if found["configuration"] == fingerprint:
                 return store_id
-            changed = changed_keys(header["configuration"], fingerprint)
-            if changed:
-                raise ConfigError(
-                    f"{self.root} was begun with another configuration; changed: {', '.join(changed)}",
-                    f"restore these values (see {self.root / 'campaign.toml'}), "
-                    "or use another campaign name or --results",
-                )
-        elif any((self.root / "runs").iterdir()):
-            raise StoreError(
-                f"{self.root} holds runs but no campaign.json", "restore campaign.json, or use another --results"
-            )
         header = {
             "schema_version": STORE_SCHEMA_VERSION,
             "store_id": store_id,

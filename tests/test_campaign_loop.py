@@ -26,6 +26,7 @@ from runner.errors import ConfigError, PreflightError, StoreError
 from runner.launcher import EngineHost
 from runner.nvml import Gpu, open_gpu
 from runner.plan import build_plan
+from runner.status import render_status
 from runner.store import Store, read_records
 from runner.watch import Stopped
 from tests.fake_nvml import FakeNvml
@@ -404,6 +405,17 @@ def test_changed_configuration_is_refused(config: Config, tmp_path: Path) -> Non
     config.path.write_text(TOML.replace("prompts = 8", "prompts = 9"))
     with pytest.raises(ConfigError, match=r"profile.*prompts"):
         sit(load_config(config.path), tmp_path, Script())
+    plan = build_plan(config, ["published"])
+    assert "warning" not in render_status(tmp_path / "results", plan, config)
+    said = render_status(tmp_path / "results", plan, load_config(config.path))
+    assert "warning: begun with another configuration, `run` will not go on: profiles.sustained.prompts changed" in said
+
+
+def test_status_forgives_what_is_an_option_of_the_run(config: Config, tmp_path: Path) -> None:
+    sit(config, tmp_path, Script())
+    engine = config.engine.model_copy(update={"launcher": "container", "image": "x"})
+    other = config.model_copy(update={"engine": engine})
+    assert "warning" not in render_status(tmp_path / "results", build_plan(other, ["published"]), other)
 
 
 def test_more_repetitions_are_accepted_and_added(config: Config, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import sys
 from collections import namedtuple
@@ -20,6 +21,7 @@ from runner.doctor import Finding, Place, examine
 from runner.errors import PreflightError
 from runner.launcher import EngineHost
 from runner.plan import build_plan
+from runner.store import Store
 from runner.workers import GpuOptions
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +122,36 @@ def test_a_full_disk_is_found_with_weights_still_to_be_fetched(tmp_path: Path, m
     said = finding("disk", Place(config, where.plan, where.host, where.results, where.gpus))
     assert said.state == "FAILED"
     assert "50.0 GiB free" in said.found
+
+
+def test_the_results_folder_is_looked_at_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = place(tmp_path)
+    root, config = where.results, where.config
+    assert "results, new" in finding("results", where).found
+    assert not root.exists()
+    with Store.open(root, config):
+        assert "in use by another campaign" in finding("results", where).found
+    before = {path: path.stat().st_mtime_ns for path in (root, *root.rglob("*"))}
+    assert "begun with this configuration" in finding("results", where).found
+    other = config.model_copy(update={"engine": config.engine.model_copy(update={"max_model_len": 8192})})
+    said = finding("results", Place(other, where.plan, where.host, root, where.gpus))
+    assert (said.state, "changed: engine.max_model_len" in said.found) == ("FAILED", True)
+    assert before == {path: path.stat().st_mtime_ns for path in (root, *root.rglob("*"))}
+    monkeypatch.setattr(os, "access", lambda path, _: path != root / "runs")
+    said = finding("results", where)
+    assert (said.state, f"cannot write in {root / 'runs'}" in said.found) == ("FAILED", True)
+    assert "--results" in said.mend
+
+
+def test_a_results_folder_that_is_a_file_is_found(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    assert finding("results", place(tmp_path)).state == "FAILED"
+
+
+def test_what_is_measured_never_goes_into_the_folder_that_ships() -> None:
+    for name in ("run", "doctor", "status"):
+        (option,) = (option for option in main.commands[name].params if option.name == "results")
+        assert option.default == "results/here"
 
 
 def test_a_slow_clock_source_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -268,11 +268,11 @@ def test_an_arm_that_cannot_start_costs_its_blocks_once(tmp_path: Path) -> None:
 def test_status_names_the_gpu_of_a_block_where_there_are_several(tmp_path: Path) -> None:
     ended(start(tmp_path, "--workers", "1"))
     plan, results = build_plan(CONFIG, ["published"]), tmp_path / "results"
-    assert "GPU" not in render_status(results, plan)
+    assert "GPU" not in render_status(results, plan, CONFIG)
     for path in results.glob("runs/*/run.json"):
         record = json.loads(path.read_text())
         index = record["repetition"] - 1
         record["gpu"] = {"index": index, "uuid": f"GPU-{index}", "name": "x", "memory_total_mib": 1}
         path.write_text(json.dumps(record))
-    said = render_status(results, plan)
+    said = render_status(results, plan, CONFIG)
     assert "7b.small.r2 (2/2 runs; on GPU 1 (GPU-1))" in said
