@@ -78,15 +78,12 @@ def render(database: Path, out: Path, price: float | None = None, against: Path 
         autoescape=lambda name: name is not None and name.startswith("report.html"),
     )
     environment.filters["md"] = cells.markdown
-    files = {}
-    for kind in ("html", "md"):
-        page = environment.get_template(f"report.{kind}.j2").render(facts=facts, sections=sections)
-        files[f"report{facts['suffix']}.{kind}"] = page
-    page = environment.get_template("provenance.md.j2").render(facts=facts, sections=provenance)
-    files[f"PROVENANCE{facts['suffix']}.md"] = page
-    by_name = {s.table.name: s for s in sections}
-    page = environment.get_template("findings.md.j2").render(facts=facts, sections=by_name, findings=findings)
-    files[f"FINDINGS{facts['suffix']}.md"] = page
+    named, files = {s.table.name: s for s in sections}, {}
+    for page in ("report.html", "report.md", "PROVENANCE.md", "FINDINGS.md"):
+        text = environment.get_template(f"{page.lower()}.j2").render(
+            facts=facts, sections=sections, named=named, provenance=provenance, findings=findings
+        )
+        files[page.replace(".", f"{facts['suffix']}.")] = text
     files |= {s.csv_file: s.csv for s in sections}
     files |= {s.svg_file: s.svg for s in sections if s.svg}
     return _write(out, files)
