@@ -72,7 +72,13 @@ FROM q;
 CREATE MACRO requests_text(x) AS CASE WHEN x = 'inf'::DOUBLE THEN 'never' ELSE round(x)::BIGINT::VARCHAR END;
 
 -- What the claims are written with; each looks at the setup named by the variable `setup`.
-CREATE MACRO exactly(x) AS struct_pack(mean := x, lo := x, hi := x, n := 1);
+-- plain: a count, a maximum or a quotient of means over n runs or blocks, without interval. less, over (of what is positive) and
+-- greatest_of: of figures each with its own interval, so the interval is at least as wide as 95% asks for.
+CREATE MACRO plain(x, k) AS struct_pack(mean := x, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := k);
+CREATE MACRO less(a, b) AS struct_pack(mean := a.mean - b.mean, lo := a.lo - b.hi, hi := a.hi - b.lo, n := least(a.n, b.n));
+CREATE MACRO over(a, b) AS struct_pack(mean := a.mean / b.mean, lo := a.lo / b.hi, hi := CASE WHEN b.lo <= 0 THEN 'inf'::DOUBLE ELSE a.hi / b.lo END, n := least(a.n, b.n));
+CREATE MACRO greatest_of(l) AS CASE WHEN len(list_filter(l, lambda e: e.mean IS NULL)) = 0 THEN struct_pack(mean := list_max(list_transform(l, lambda e: e.mean)),
+    lo := list_max(list_transform(l, lambda e: e.lo)), hi := CASE WHEN len(list_filter(l, lambda e: e.hi IS NULL)) = 0 THEN list_max(list_transform(l, lambda e: e.hi)) END, n := list_min(list_transform(l, lambda e: e.n))) END;
 CREATE MACRO estimate_of(the_metric, the_model, the_profile, of_arm) AS (SELECT any_value(estimate) FROM estimates WHERE (setup, metric, model, profile, arm) = (getvariable('setup'), the_metric, the_model, the_profile, of_arm));
 CREATE MACRO ratio_of(the_metric, the_model, the_profile, of_arm := 'graphs', to_arm := 'eager') AS (SELECT any_value(ratio) FROM effects WHERE (setup, metric, model, profile, arm_a, arm_b) = (getvariable('setup'), the_metric, the_model, the_profile, of_arm, to_arm));
 CREATE MACRO difference_of(the_metric, the_model, the_profile) AS (SELECT any_value(difference) FROM effects WHERE (setup, metric, model, profile, arm_a, arm_b) = (getvariable('setup'), the_metric, the_model, the_profile, 'graphs', 'eager'));
@@ -81,7 +87,7 @@ CREATE MACRO saving_of(the_model, the_profile) AS (SELECT any_value(saving) FROM
 CREATE MACRO graph_gib_of(the_model) AS (SELECT mean95(coalesce(graph_pool_actual_gib, capture_gib)) FROM runs WHERE counted AND kind = 'run' AND (setup, model, arm) = (getvariable('setup'), the_model, 'graphs') HAVING count(*) > 0);
 
 CREATE TABLE claim_list AS
-SELECT unnest(from_json(getvariable('claims')::JSON, '[{"id": "VARCHAR", "claim": "VARCHAR", "place": "VARCHAR", "sql": "VARCHAR", "published": "DOUBLE", "tolerance": "DOUBLE", "above": "DOUBLE", "below": "DOUBLE", "card": "VARCHAR", "weights": "VARCHAR", "min_n": "INTEGER", "cells": ["VARCHAR"], "arms": ["VARCHAR"]}]'), recursive := true);
+SELECT unnest(from_json(getvariable('claims')::JSON, '[{"id": "VARCHAR", "claim": "VARCHAR", "place": "VARCHAR", "sql": "VARCHAR", "published": "DOUBLE", "unit": "VARCHAR", "tolerance": "DOUBLE", "above": "DOUBLE", "below": "DOUBLE", "card": "VARCHAR", "weights": "VARCHAR", "min_n": "INTEGER", "cells": ["VARCHAR"], "arms": ["VARCHAR"]}]'), recursive := true);
 
 -- filled by analysis/claims.py: every claim's sql on every setup
 CREATE TABLE claim_values (setup VARCHAR, id VARCHAR, measured STRUCT(mean DOUBLE, lo DOUBLE, hi DOUBLE, n BIGINT));
@@ -105,18 +111,18 @@ missing AS (
         WHERE coalesce(has, 0) < needs_n GROUP BY ALL
     ) GROUP BY ALL
 ), judged AS (
-    SELECT s.setup, c.id, c.claim, c.place, c.published, v.measured,
+    SELECT s.setup, c.id, c.claim, c.place, c.published, c.unit, v.measured,
         CASE WHEN above IS NOT NULL THEN 'above ' || above WHEN below IS NOT NULL THEN 'below ' || below ELSE published || ' ± ' || tolerance END AS holds_if, c.sql,
         CASE WHEN simulated THEN 'the engine is simulated'
              WHEN NOT contains(coalesce(gpu_name, ''), coalesce(card, '')) THEN 'a figure of the card ' || card
              WHEN weights = 'trained' AND has_weights <> 'hub' THEN 'needs trained weights: with random ones energy is only a bound'
              WHEN lacks IS NOT NULL THEN 'needs ' || lacks
              WHEN measured.mean IS NULL THEN 'not measured'
-             WHEN coalesce(above, below) IS NOT NULL AND measured.lo IS NULL THEN 'one block has no interval'
+             WHEN coalesce(above, below) IS NOT NULL AND measured.lo + measured.hi IS NULL THEN CASE measured.n WHEN 1 THEN 'n = 1 has no interval' ELSE 'no interval' END
              WHEN coalesce(above, below) > measured.lo AND coalesce(above, below) < measured.hi THEN 'the interval includes ' || coalesce(above, below) END AS reason,
         CASE WHEN above IS NOT NULL THEN measured.lo >= above WHEN below IS NOT NULL THEN measured.hi <= below ELSE abs(measured.mean - published) <= tolerance END AS holds
     FROM setups s CROSS JOIN claim_list c JOIN claim_values v USING (setup, id) LEFT JOIN missing USING (setup, id)
 )
-SELECT setup, id, claim, place, published, holds_if, measured, judged_verdict AS verdict, coalesce(reason, '') AS reason, e.verdict AS expected, e.verdict IS NOT NULL AND e.verdict <> judged_verdict AS differs, sql
+SELECT setup, id, claim, place, published, unit, holds_if, measured, judged_verdict AS verdict, coalesce(reason, '') AS reason, e.verdict AS expected, e.verdict IS NOT NULL AND e.verdict <> judged_verdict AS differs, sql
 FROM (SELECT *, CASE WHEN reason IS NOT NULL THEN 'not testable' WHEN holds THEN 'reproduced' ELSE 'not reproduced' END AS judged_verdict FROM judged)
 LEFT JOIN expected_claims e USING (id);

@@ -65,16 +65,6 @@ WITH needed AS (
 SELECT a.*, block_id || '.p' || pass_number AS pair_id, set_aside IS NULL AS counted, set_aside, card || coalesce(' (' || facts || ')', '') AS setup
 FROM attempts a JOIN judged USING (folder) JOIN cards USING (folder, sitting_id) LEFT JOIN differing USING (card, sitting_id) ORDER BY folder;
 
--- What the head of the report says.
-CREATE VIEW summary AS
-SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind = 'run') AS attempts,
-       count(*) FILTER (kind = 'run' AND counted) AS counted, count(*) FILTER (kind = 'run' AND NOT counted) AS set_aside,
-       count(*) FILTER (kind = 'prime') AS primes, (SELECT count(*) FROM unreadable) AS unreadable,
-       coalesce(bool_or(simulated), false) AS simulated, coalesce(bool_or(weights = 'dummy'), false) AS random_weights,
-       coalesce(list(DISTINCT setup ORDER BY setup) FILTER (status <> 'failed'), []) AS setups,
-       coalesce(list(DISTINCT coalesce(vllm_version, engine_version) ORDER BY coalesce(vllm_version, engine_version)) FILTER (coalesce(vllm_version, engine_version) IS NOT NULL), []) AS versions
-FROM runs;
-
 -- Start of every counted run and prime, in seconds. torch.compile comes from the engine's log.
 -- An arm without graphs or without compiler spent 0 s on them; a missing line is NULL.
 -- engine init (as logged) holds compile, profiling, capture; loading the weights comes before it; the rest is imports, processes, API server.
@@ -122,6 +112,29 @@ SELECT folder, source, absent, sm_clock_mhz, power_capped_pct, slowed_pct, CASE 
 FROM run_telemetry
 LEFT JOIN (SELECT folder, string_agg(code, ', ' ORDER BY code) AS absent FROM reasons WHERE starts_with(code, 'energy_') GROUP BY folder) USING (folder);
 
+-- What the head of the report says.
+CREATE VIEW summary AS
+SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind = 'run') AS attempts,
+       count(*) FILTER (kind = 'run' AND counted) AS counted, count(*) FILTER (kind = 'run' AND NOT counted) AS set_aside,
+       count(*) FILTER (kind = 'prime') AS primes, (SELECT count(*) FROM unreadable) AS unreadable,
+       coalesce(bool_or(simulated), false) AS simulated, coalesce(bool_or(weights = 'dummy'), false) AS random_weights,
+       coalesce(list(DISTINCT setup ORDER BY setup) FILTER (status <> 'failed'), []) AS setups,
+       coalesce(list(DISTINCT coalesce(vllm_version, engine_version) ORDER BY coalesce(vllm_version, engine_version)) FILTER (coalesce(vllm_version, engine_version) IS NOT NULL), []) AS versions,
+       (SELECT string_agg(pct || ' of a ' || profile || ' window', ', ' ORDER BY profile DESC) FROM (
+           SELECT profile, span_text(min(d0(power_capped_pct)), max(d0(power_capped_pct))) || '%' AS pct FROM energy JOIN runs USING (folder) WHERE counted AND runs.kind = 'run' AND power_capped_pct IS NOT NULL GROUP BY profile)) AS power_capped
+FROM runs;
+
+-- Warnings of the counted runs of a cell and arm, as text.
+CREATE VIEW cell_warnings AS
+SELECT setup, model, profile, arm, string_agg(code || ' (' || n || ' of ' || runs || ')', ', ' ORDER BY code) AS warnings
+FROM (SELECT setup, model, profile, arm, code, count(DISTINCT folder) AS n FROM reasons JOIN runs USING (folder) WHERE severity = 'warning' AND counted AND kind = 'run' GROUP BY ALL)
+JOIN (SELECT setup, model, profile, arm, count(*) AS runs FROM runs WHERE counted AND kind = 'run' GROUP BY ALL) USING (setup, model, profile, arm) GROUP BY ALL;
+
+-- Warm starts of counted runs that should be alike, as text: one arm, whatever the load and the KV pool.
+CREATE VIEW like_starts AS
+SELECT setup, model, replace(arm, '_kv_matched', '') AS arm, span_text(min(d1(start_s)), max(d1(start_s))) || ' s (n = ' || count(*) || ')' AS starts, count(*) AS n
+FROM starts WHERE kind = 'run' AND warm AND start_s IS NOT NULL GROUP BY ALL;
+
 -- Where a run's time goes, in seconds; own_s is the orchestrator's: all but start, probe, warm-up and window.
 CREATE VIEW own_times AS
 SELECT folder, seconds(run_begin_ns, exec_ns) AS before_exec_s, seconds(exec_ns, healthy_ns) AS start_s,
@@ -147,6 +160,11 @@ WITH lives AS (
 SELECT folder, neighbour, from_ns, seconds(from_ns, to_ns) AS shared_s,
        CASE WHEN w0 IS NOT NULL AND w1 IS NOT NULL THEN greatest(0, seconds(greatest(from_ns, seen_to_ns, w0), least(to_ns, w1))) END AS window_s
 FROM pairs;
+
+-- Share of a counted run's load window in which another GPU of the host was at work.
+CREATE VIEW window_shares AS
+SELECT folder, setup, model, profile, arm, pair_id, coalesce(sum(window_s), 0) / nullif(seconds(any_value(window_begin_ns), any_value(window_end_ns)), 0) AS share
+FROM runs LEFT JOIN neighbours USING (folder) WHERE counted AND kind = 'run' GROUP BY folder, setup, model, profile, arm, pair_id;
 
 -- One row a counted run, one column a figure.
 CREATE TABLE run_figures AS
@@ -197,7 +215,8 @@ SELECT setup, model, profile, arm, metric, mean95(value) AS estimate, list(value
 FROM run_values GROUP BY ALL;
 
 -- arm_a over arm_b over the n passes of blocks that have both: ratio on the log scale, difference, one ratio a pass in `points`.
--- Ratio, p and points are NULL where a figure is not positive; not resolved: the interval holds 1, or there is none.
+-- Ratio, p and points are NULL where a figure is not positive; not resolved: the interval holds 1, or there are
+-- fewer than three passes.
 CREATE TABLE effects AS
 WITH pairs AS (
     SELECT setup, metric, model, profile, a.arm AS arm_a, b.arm AS arm_b, pair_id, a.repetition, a.pass_number, a.value - b.value AS difference,
@@ -210,7 +229,7 @@ WITH pairs AS (
     FROM pairs GROUP BY ALL
 )
 SELECT setup, metric, model, profile, arm_a, arm_b, n, struct_pack(mean := exp(l.mean), lo := exp(l.lo), hi := exp(l.hi), n := n) AS ratio,
-       CASE WHEN l IS NOT NULL THEN CASE WHEN l.lo > 0 THEN 'higher' WHEN l.hi < 0 THEN 'lower' ELSE 'not resolved' END END AS verdict,
+       CASE WHEN l IS NOT NULL THEN CASE WHEN n < 3 THEN 'not resolved' WHEN l.lo > 0 THEN 'higher' WHEN l.hi < 0 THEN 'lower' ELSE 'not resolved' END END AS verdict,
        sign_flip_p(logs) AS p, list_transform(logs, lambda x: exp(x)) AS points, difference
 FROM figures ORDER BY ALL;
 

@@ -357,7 +357,7 @@ def synthetic_run(
     last = max(clock)
     tokens, duration = sum(r[5] for r in requests), last - first
     n = 40
-    padded = {"graphs": 32, "graphs_kv_matched": 32}.get(arm, 28)
+    padded = {"graphs": 32, "graphs_kv_matched": 32, "graphs_trimmed": 32}.get(arm, 28)
     steps = [
         (
             i,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,16 @@ def test_the_words_are_those_that_n_allows(tmp_path: Path, repetitions: int, ver
         assert "graphs higher" not in text
         assert "not resolved (n = 1)" in text or "not resolved" in text
     assert "Not measured: needs the suite" in text
+
+
+def test_the_head_and_the_readme_say_how_often_the_power_limit_binds(tmp_path: Path) -> None:
+    (binds,) = re.findall(
+        r"it binds in (\S+ to \S+%) of a sustained", (ROOT / "FINDINGS.md").read_text(encoding="utf-8")
+    )
+    assert f"power limit binds in {binds} of a sustained window" in (ROOT / "README.md").read_text(encoding="utf-8")
+    root = make_store.write_header(tmp_path / "r")
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",), telemetry=True)
+    assert "it binds in 26% of a sustained window" in page(root, tmp_path)
 
 
 def test_a_cell_of_the_study_without_a_run_is_not_measured(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from analysis.db import TABLES, Table, connect, read_tables
+from analysis.db import FINDINGS, PROVENANCE, TABLES, Table, connect, read_head, read_tables
 from analysis.errors import LoadError
 from analysis.load import load
 from report.cells import heading, text, to_csv
@@ -82,7 +82,7 @@ def test_kv_pool(recorded: Path) -> None:
 
 def test_queue_overload(recorded: Path) -> None:
     row = find(tables(recorded)["queue_overload"])
-    assert (row["concurrency"], row["overload_graphs"], row["overload_eager"]) == ("64", "8.77", "7.79")
+    assert (row["concurrency"], row["overload_graphs"], row["overload_eager"]) == ("64", "8.767", "7.786")
 
 
 def test_padding(recorded: Path) -> None:
@@ -99,7 +99,76 @@ def test_cold_and_warm_starts_stay_apart(recorded: Path) -> None:
 def test_answer(recorded: Path) -> None:
     row = find(tables(recorded)["answer"])
     shown = ("overload", "throughput_ratio", "throughput_ratio_at_equal_kv", "tokens_per_joule_ratio")
-    assert [row[c] for c in shown] == ["7.79", "1.128 (n = 1)", "1.184 (n = 1)", "not measured"]
+    assert [row[c] for c in shown] == ["7.786", "1.128 (n = 1)", "1.184 (n = 1)", "not measured"]
+
+
+@pytest.fixture(scope="module")
+def two_blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
+    """Eager takes five times as long, graphs and trimmed graphs the same; one eager run has a warning."""
+    folder, arms = tmp_path_factory.mktemp("two"), ("graphs", "eager", "graphs_kv_matched", "graphs_trimmed")
+    root = make_store.write_header(folder / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        for arm, time in zip(arms, (1.0, 5.0, 1.0, 0.9), strict=True):
+            patch.setitem(make_store.SPEED, arm, time)
+        patch.setitem(make_store.ARM_FLAGS, "graphs_trimmed", ())
+        for repetition in (1, 2):
+            for arm in arms:
+                make_store.synthetic_run(root, "7b", arm, "sustained", repetition, arms, telemetry=True)
+    load(root, folder / "d.duckdb")
+    with connect(folder / "d.duckdb", read_only=False) as con:
+        con.execute("DELETE FROM reasons")
+        con.execute("INSERT INTO reasons VALUES ('7b.eager.sustained.r1.p1a1', 'step_time_drift', 'warning', '', '')")
+    return tables(folder / "d.duckdb")
+
+
+def test_two_blocks_call_nothing_higher(two_blocks: dict[str, Table]) -> None:
+    row = find(two_blocks["effects"], metric="output_tok_s", arm_a="graphs", arm_b="eager")
+    assert float(row["ratio"].partition("[")[2].partition(",")[0]) > 1  # the interval would
+    assert row["verdict"] == "not resolved"
+    assert {r["verdict"] for r in records(two_blocks["throughput"])} == {"reference", "not resolved"}
+
+
+def test_warnings_stand_beside_the_figures(two_blocks: dict[str, Table]) -> None:
+    assert find(two_blocks["throughput"], arm="eager")["warnings"] == "step_time_drift (1 of 2)"
+    assert find(two_blocks["throughput"], arm="graphs")["warnings"] == ""
+    answer = find(two_blocks["in_words"], question="What does --enforce-eager cost?")["answer"]
+    assert answer.startswith("Output tokens/s with eager against graphs and torch.compile: 7b sustained -")
+    assert "Warnings on these runs: 7b sustained eager step_time_drift (1 of 2)." in answer
+
+
+def test_trimming_is_advised_on_three_blocks_only(two_blocks: dict[str, Table]) -> None:
+    answer = find(two_blocks["in_words"], question="What to set?")["answer"]
+    assert "No advice yet, on fewer than three blocks, to trim" in answer
+    assert "capture no more sizes" not in answer
+
+
+def test_starts_that_should_be_alike_stand_beside_break_even(two_blocks: dict[str, Table]) -> None:
+    with_pool = {
+        arm: find(two_blocks["break_even"], arm=arm)["starts_alike"] for arm in ("graphs", "graphs_kv_matched")
+    }
+    assert with_pool["graphs"] == with_pool["graphs_kv_matched"]
+    assert with_pool["graphs"].endswith(" s (n = 4)")
+    answer = find(two_blocks["in_words"], question="What does it buy?")["answer"]
+    assert f"7b graphs {with_pool['graphs']}" in answer
+
+
+def test_one_block_says_what_it_does_not_cancel(recorded: Path, two_blocks: dict[str, Table]) -> None:
+    one, two = tables(recorded)["deviations"], two_blocks["deviations"]
+    assert "are of one set of prompts" in find(one, subject="prompts")["consequence"]
+    assert "does not average out" in find(one, subject="order")["consequence"]
+    assert "not of one set of prompts" in find(two, subject="prompts")["consequence"]
+
+
+def test_energy_ratios_name_the_random_weights(two_blocks: dict[str, Table]) -> None:
+    for name in ("answer", "energy", "effects"):
+        assert "With random weights energy is only a bound" in two_blocks[name].note
+
+
+def test_no_text_shows_backticks() -> None:
+    """Headings and notes are shown as they are, in Markdown with every mark escaped."""
+    for folder in (TABLES, FINDINGS, PROVENANCE):
+        for path in folder.glob("*.sql"):
+            assert "`" not in "".join(read_head(path)[0].values()), path.name
 
 
 def test_energy_and_clocks(tmp_path: Path) -> None:

@@ -4,12 +4,9 @@
 WITH asked AS (
     SELECT setup, m.key AS model, p.profile FROM (SELECT DISTINCT setup FROM runs WHERE counted AND kind = 'run'), (SELECT m.key FROM campaign, json_each(configuration -> '$.models') m) m, (VALUES ('sporadic'), ('sustained')) p(profile)
     WHERE EXISTS (SELECT 1 FROM campaign, json_each(configuration -> '$.profiles') c WHERE c.key = p.profile)
-), shares AS (
-    SELECT folder, coalesce(sum(window_s), 0) / nullif(seconds(any_value(window_begin_ns), any_value(window_end_ns)), 0) AS share
-    FROM runs LEFT JOIN neighbours USING (folder) WHERE counted AND kind = 'run' GROUP BY folder
 ), cells AS (
     SELECT setup, model, profile, count(DISTINCT pair_id) AS blocks, list(DISTINCT arm ORDER BY arm) AS arms, count(DISTINCT pair_id) FILTER (share > 0.1) AS beside
-    FROM runs JOIN shares USING (folder) WHERE counted AND kind = 'run' GROUP BY ALL
+    FROM window_shares GROUP BY ALL
 )
 SELECT setup, model || ' ' || profile AS cell, coalesce(blocks, 0) AS blocks, coalesce(beside, 0) AS beside, coalesce(array_to_string(arms, ', '), 'none') AS arms,
        CASE WHEN e.n IS NULL THEN 'not measured' ELSE estimate_text(f3(e.ratio)) END AS graphs_over_eager,

@@ -1,5 +1,5 @@
 -- title: Sittings
--- note: A sitting is one uninterrupted stretch on one machine; the files named here are `sittings/<sitting>/provenance.json`. Runs and primes: valid ones.
+-- note: A sitting is one uninterrupted stretch on one machine; the files named here are sittings/<sitting>/provenance.json. Runs and primes: valid ones.
 -- empty: No provenance on record.
 SELECT 'S' || row_number() OVER (ORDER BY sitting_id) AS label, sitting_id AS sitting, provenance ->> '$.collected' AS begun_utc, coalesce(provenance ->> '$.gpu.uuid', 'none') AS gpu,
        coalesce(runs, 0) AS runs, coalesce(primes, 0) AS primes, coalesce(not_valid, 0) AS not_valid

@@ -1,9 +1,9 @@
 -- title: The answer in words
--- note: Written by SQL from the tables below. Changes are graphs against eager, paired by block, with their 95% interval; one block has none. Not resolved: the interval holds no change, or there are fewer than three blocks.
+-- note: Written by SQL from the tables below. Each change names the arm that it is against; changes are paired by block, with their 95% interval; one block has none. Not resolved: the interval holds no change, or there are fewer than three blocks.
 -- empty: Needs blocks with graphs and eager.
 -- part: The answer
 WITH e AS (
-    SELECT *, model || ' ' || profile AS cell, CASE WHEN n >= 3 AND verdict <> 'not resolved' THEN verdict ELSE 'not resolved' END AS is_
+    SELECT *, model || ' ' || profile AS cell, coalesce(verdict, 'not resolved') AS is_
     FROM effects WHERE ratio IS NOT NULL
 ), r AS (
     SELECT *, change_text(ratio) || CASE is_ WHEN 'not resolved' THEN ', not resolved' ELSE '' END AS change,
@@ -13,18 +13,22 @@ WITH e AS (
 cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
 totals AS (SELECT * FROM cells WHERE arm_a = 'graphs' AND arm_b = 'eager'),
 unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
-trimmed AS (SELECT *, is_ <> 'lower' AND (n >= 3 OR ratio.mean >= 1) AS advised FROM cells WHERE arm_a = 'graphs_trimmed' AND arm_b = 'graphs'),
+trimmed AS (SELECT *, n < 3 AS open, is_ <> 'lower' AND NOT open AS advised FROM cells WHERE arm_a = 'graphs_trimmed' AND arm_b = 'graphs'),
 padding AS (SELECT setup, model, profile, arm, format('{:.1f}% (n = {})', 100 * estimate.mean, estimate.n) AS pct FROM estimates WHERE metric = 'padded_share_full' AND estimate.mean IS NOT NULL),
 pools AS (SELECT setup, model, round(avg(kv_blocks) FILTER (arm = 'graphs')) AS graphs, round(avg(kv_blocks) FILTER (arm = 'eager')) AS eager FROM run_figures JOIN runs USING (folder, kv_tokens, max_concurrency) GROUP BY ALL),
 answers AS (
-    SELECT setup, 1 AS n, 'What does --enforce-eager cost?' AS question, 'Output tokens/s with graphs and torch.compile against eager: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' AS answer
-    FROM totals GROUP BY setup
+    SELECT setup, 1 AS n, 'What does --enforce-eager cost?' AS question, 'Output tokens/s with eager against graphs and torch.compile: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.'
+           || coalesce(' Warnings on these runs: ' || (SELECT string_agg(model || ' ' || profile || ' ' || arm || ' ' || warnings, '; ' ORDER BY model, profile, arm) FROM cell_warnings w WHERE w.setup = r.setup AND arm IN ('graphs', 'eager')) || '.', '')
+           || (SELECT CASE WHEN count(*) FILTER (share > 0.1) = 0 THEN '' ELSE ' Beside another GPU at work: ' || count(*) FILTER (share > 0.1) || ' of ' || count(*) || ' of them.' END FROM window_shares s WHERE s.setup = r.setup AND arm IN ('graphs', 'eager')) AS answer
+    FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s' AND arm_a = 'eager' AND arm_b = 'graphs' GROUP BY setup
     UNION ALL
     SELECT setup, 2, 'What does it buy?', 'A warm start with eager: '
            || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n')
                 ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
                 || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
+           || coalesce(' Starts that should be alike, whatever the load and the KV pool: ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
+                || '; where they differ much, so much of the extra start is chance.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
     SELECT t.setup, 3, 'What can make graphs lose?', string_agg(g.cell || CASE WHEN g.is_ = 'lower' THEN ': graphs lost, ' WHEN g.is_ = 'higher' THEN ': graphs did not lose, ' WHEN g.ratio.mean >= 1 THEN ': graphs did not lose in what was measured, ' ELSE ': graphs were slower in what was measured, ' END || g.change, '; ' ORDER BY t.cell)
@@ -46,7 +50,8 @@ answers AS (
            (SELECT '--enforce-eager, where graphs are lower: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'lower'),
            (SELECT 'No advice yet between graphs and eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'not resolved'),
            (SELECT 'With graphs, capture no more sizes than the concurrency needs (--max-cudagraph-capture-size), where that is not lower than graphs as they come: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND advised),
-           (SELECT 'No advice to trim the captured sizes: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND NOT advised),
+           (SELECT 'No advice to trim the captured sizes: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND NOT advised AND NOT open),
+           (SELECT 'No advice yet, on fewer than three blocks, to trim the captured sizes (--max-cudagraph-capture-size): ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND open),
            CASE WHEN s.setup NOT IN (SELECT setup FROM trimmed) THEN 'Trimmed captures are not measured: needs the arm graphs_trimmed (suite mechanism).' END)
     FROM (SELECT DISTINCT setup FROM cells) s
 )

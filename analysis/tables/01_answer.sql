@@ -1,9 +1,9 @@
 -- title: In short: graphs against eager
--- note: Ratios graphs / eager of output tokens per second and output tokens per joule, paired by block. At equal KV: graphs given eager's KV blocks. Overload: concurrency over the requests of full length that eager's KV pool holds. Start: what graphs add to a warm start, exec to /health, whatever the profile.
+-- note: Ratios graphs / eager of output tokens per second and output tokens per joule, paired by block. At equal KV: graphs given eager's KV blocks. Overload: concurrency over the requests of full length that eager's KV pool holds. Start: what graphs add to a warm start, exec to /health, whatever the profile. With random weights energy is only a bound, so its ratios say little of trained ones.
 -- chart: effects
 -- empty: Needs blocks with graphs and eager.
 WITH e AS (SELECT * FROM effects WHERE arm_b = 'eager' AND arm_a IN ('graphs', 'graphs_kv_matched'))
-SELECT setup, model, profile, d2(any_value(o.estimate.mean)) AS overload,
+SELECT setup, model, profile, d3(any_value(o.estimate.mean)) AS overload,
        f3(any_value(ratio) FILTER (metric = 'output_tok_s' AND arm_a = 'graphs')) AS throughput_ratio,
        any_value(verdict) FILTER (metric = 'output_tok_s' AND arm_a = 'graphs') AS throughput_is,
        f3(any_value(ratio) FILTER (metric = 'output_tok_s' AND arm_a = 'graphs_kv_matched')) AS throughput_ratio_at_equal_kv,

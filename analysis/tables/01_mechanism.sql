@@ -2,7 +2,7 @@
 -- part: Why
 -- note: Output tokens per second, ratios paired by block. At equal KV: graphs and torch.compile against eager with the same number of KV blocks. KV tax: the smaller pool of the graphs arm against eager's pool. Two routes: with graphs given eager's pool, or eager given the graphs arm's pool. Padding changes with the pool too: the tax of the first route is net of that change, and only graphs_unpadded separates the two (open until it is measured); eager pads nothing, so in the second route padding is within the effect at equal KV. A total not below 1 is no loss: the factors then say what graphs gain and what the pool takes from it. Product: the two factors multiplied; it equals the total exactly where all rest on the same blocks.
 -- chart: mechanism
--- empty: Needs blocks with graphs, eager and graphs_kv_matched (or eager_kv_matched): suite `mechanism`.
+-- empty: Needs blocks with graphs, eager and graphs_kv_matched (or eager_kv_matched): suite mechanism.
 WITH e AS (SELECT setup, model, profile, arm_a, arm_b, ratio, verdict FROM effects WHERE metric = 'output_tok_s'),
 routes(route, kv_a, kv_b, tax_a, tax_b) AS (VALUES
     ('graphs get eager''s pool', 'graphs_kv_matched', 'eager', 'graphs', 'graphs_kv_matched'),

@@ -1,6 +1,6 @@
 -- title: Captured sizes trimmed to the concurrency
--- note: Graphs captured only up to the concurrency (`--max-cudagraph-capture-size`), against both arms of the study: throughput ratio paired by block, difference of the warm start, KV blocks (mean), graph memory and capture time of the trimmed arm and of the other.
--- empty: Needs blocks with graphs_trimmed: suite `mechanism`.
+-- note: Graphs captured only up to the concurrency (--max-cudagraph-capture-size), against both arms of the study: throughput ratio paired by block, difference of the warm start, KV blocks (mean), graph memory and capture time of the trimmed arm and of the other.
+-- empty: Needs blocks with graphs_trimmed: suite mechanism.
 WITH facts AS (
     SELECT setup, model, profile, arm, mean95(num_gpu_blocks) AS blocks, mean95(coalesce(graph_pool_actual_gib, capture_gib)) AS gib, mean95(capture_s) AS capture
     FROM runs WHERE counted AND kind = 'run' GROUP BY ALL

@@ -6,7 +6,7 @@ WITH e AS (
     WHERE arm_b = 'eager' AND ((metric = 'output_tok_s') OR (metric = 'start_s' AND profile = '(all)'))
 ), notes AS (
     SELECT *, list_filter([CASE WHEN n = 1 THEN 'one block: no interval' WHEN n < 5 THEN n || ' blocks of five' END, CASE WHEN width > 0.04 THEN '95% interval wider than 4%' END,
-        CASE WHEN n > 1 AND verdict = 'not resolved' THEN 'not resolved: the interval holds 1' END], lambda x: x IS NOT NULL) AS why FROM e
+        CASE WHEN ratio.lo <= 1 AND ratio.hi >= 1 THEN 'not resolved: the interval holds 1' END], lambda x: x IS NOT NULL) AS why FROM e
 )
 SELECT setup, model, profile, metric AS figure, arm_a AS arm, f3(ratio) AS ratio_to_eager, 'may be unstable: ' || array_to_string(why, '; ') AS note,
        CASE WHEN n < 5 THEN 'complete the repetitions: campaign run --suite ' || CASE WHEN arm_a = 'graphs_kv_matched' AND engine = 'vllm' AND model = '32b' AND profile IN ('sustained', '(all)') THEN 'kv_tax'
@@ -15,6 +15,6 @@ SELECT setup, model, profile, metric AS figure, arm_a AS arm, f3(ratio) AS ratio
             ELSE 'see drift, order and sittings for a cause; else raise repetitions in campaign.toml' END AS next_step
 FROM notes, (SELECT any_value(configuration ->> '$.engine.kind') AS engine FROM campaign) WHERE why <> []
 UNION ALL
-SELECT setup, 'all', 'all', 'all', 'all', NULL, count(*) || ' effects with an interval, ' || count(*) FILTER (verdict <> 'not resolved') || ' of them resolved; about ' || round(count(*) * 0.05) || ' would be if nothing differed', 'read the effects that were named before measuring: throughput and start of graphs against eager'
-FROM effects WHERE n > 1 AND ratio IS NOT NULL AND arm_a < arm_b AND metric IN ('output_tok_s', 'tpot_ms', 'ttft_ms', 'start_s', 'first_token_s', 'steps', 'mean_running', 'tok_per_j', 'mean_power_w') GROUP BY setup
+SELECT setup, 'all', 'all', 'all', 'all', NULL, count(*) || ' effects of three blocks or more, ' || count(*) FILTER (verdict <> 'not resolved') || ' of them resolved; about ' || round(count(*) * 0.05) || ' would be if nothing differed', 'read the effects that were named before measuring: throughput and start of graphs against eager'
+FROM effects WHERE n >= 3 AND ratio IS NOT NULL AND arm_a < arm_b AND metric IN ('output_tok_s', 'tpot_ms', 'ttft_ms', 'start_s', 'first_token_s', 'steps', 'mean_running', 'tok_per_j', 'mean_power_w') GROUP BY setup
 ORDER BY ALL;

@@ -1,6 +1,6 @@
 -- title: What the instruments cost
 -- note: Output tokens per second with step trace, --cudagraph-metrics and GPU samples against without them, all else equal, paired by block, on against off. On first: pairs in which the run with them came first. Lost: per cent of the throughput without them. At most 1%: the whole interval lies at or below 1%, with four pairs or more.
--- empty: Not measured: needs the suite `overhead`.
+-- empty: Not measured: needs the suite overhead.
 WITH arms AS (SELECT a.key AS arm, a.value ->> '$.flags' AS flags FROM campaign, json_each(configuration -> '$.arms') a),
 pairs AS (
     SELECT setup, model, profile, a.arm AS with_instruments, b.arm AS without_them, a.bench_output_tok_s AS on_tok_s, b.bench_output_tok_s AS off_tok_s,

@@ -1,15 +1,12 @@
 -- title: What a busy neighbour does
 -- note: Output tokens per second of counted runs while another GPU of the host was at work (over half of the load window) against runs alone on the host (less than 1% of it), by cell; not paired, interval by Welch on the log scale. Moved: change in per cent. Less than 1%: the whole interval lies within 1% either way.
--- empty: Not measured: no cell has runs of both kinds (suite `neighbour`).
-WITH shares AS (
-    SELECT folder, coalesce(sum(window_s), 0) / nullif(seconds(any_value(window_begin_ns), any_value(window_end_ns)), 0) AS share
-    FROM runs LEFT JOIN neighbours USING (folder) WHERE counted AND kind = 'run' AND gpu_uuid IS NOT NULL GROUP BY folder
-), cells AS (
+-- empty: Not measured: no cell has runs of both kinds (suite neighbour).
+WITH cells AS (
     SELECT setup, model, profile, arm, count(*) FILTER (share < 0.01) AS alone, count(*) FILTER (share > 0.5) AS beside,
            avg(bench_output_tok_s) FILTER (share < 0.01) AS alone_tok_s, avg(bench_output_tok_s) FILTER (share > 0.5) AS beside_tok_s,
            avg(ln(bench_output_tok_s)) FILTER (share > 0.5) - avg(ln(bench_output_tok_s)) FILTER (share < 0.01) AS l,
            var_samp(ln(bench_output_tok_s)) FILTER (share < 0.01) / alone AS a, var_samp(ln(bench_output_tok_s)) FILTER (share > 0.5) / beside AS b
-    FROM runs JOIN shares USING (folder) GROUP BY ALL HAVING alone > 0 AND beside > 0
+    FROM runs JOIN window_shares USING (folder, setup, model, profile, arm) WHERE runs.gpu_uuid IS NOT NULL GROUP BY ALL HAVING alone > 0 AND beside > 0
 ), halves AS (
     SELECT c.*, t975 * sqrt(a + b) AS half
     FROM cells c LEFT JOIN student_t ON df = greatest(1, floor((a + b) ** 2 / nullif(a ** 2 / nullif(alone - 1, 0) + b ** 2 / nullif(beside - 1, 0), 0)))
