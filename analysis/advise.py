@@ -2,8 +2,8 @@
 
 Each input is measured (a database of runs), given (an option) or assumed (a default, said as such); what is computed
 from an assumption is marked too. A load's time = engine steps x decode step + prompt tokens x prefill time: the
-scheduling model gives steps and prompt tokens (recomputed ones included) for an arm's KV pool, the rest are inputs. No
-time is predicted from a card's or a model's properties.
+scheduling model gives steps and prompt tokens (recomputed ones included) for an arm's KV pool. The prefill time is
+given, or what the steps leave of a throughput. No time is predicted from a card's or a model's properties.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from functools import partial
 from math import floor, inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,18 +27,17 @@ ARMS = ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
 GIB = 2**30
 RESOLUTION = 0.02  # the throughput of recorded arms that it was not fitted to is met this well (tests/test_advise.py)
 _BLOCK = 16  # tokens
+_LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "range_ratio")
 _KV_ERROR = 0.02  # of the pool: how far the range of the change looks
 _CELLS_SQL, _PUBLISHED = (Path(__file__).with_name(name) for name in ("advise.sql", "published.toml"))
-Basis = Literal["measured", "given", "assumed", "computed", "computed*"]
-_MARKS = {"measured": "m", "given": "g", "assumed": "a", "computed": "c", "computed*": "c*"}
+Basis = Literal["measured", "fitted", "given", "assumed", "computed", "computed*"]
+_MARKS = {"measured": "m", "fitted": "f", "given": "g", "assumed": "a", "computed": "c", "computed*": "c*"}
 
 
-def _per_arm(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
+def _per_arm(value: str) -> dict[str, str]:
     pairs = [part.split("=") for part in value.split(",")]
-    if any(len(pair) != 2 for pair in pairs):
-        raise ValueError("ARM=NUMBER, several with commas, was expected")
+    if any(len(pair) != 2 for pair in pairs) or len({arm for arm, _ in pairs}) < len(pairs):
+        raise ValueError("ARM=NUMBER, several arms with commas, was expected")
     return dict(pairs)
 
 
@@ -59,21 +57,23 @@ def _kv_bytes(shape: Any) -> int:
 
 
 PerArm = Annotated[dict[Literal["graphs", "graphs_trimmed", "eager"], PositiveFloat], BeforeValidator(_per_arm)]
+OneArm = Annotated[dict[Literal["graphs", "eager"], PositiveFloat], Field(max_length=1), BeforeValidator(_per_arm)]
 KvBytes = Annotated[PositiveInt, BeforeValidator(_kv_bytes)]
 
 
 class Server(BaseModel):
     """What is given of a server and its load; the rest is taken from measurements or assumed. The command's options."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    concurrency: PositiveInt | None = Field(None, description="Requests at once.")
-    requests: PositiveInt | None = Field(None, description="Requests in all.  [assumed: 8 rounds of them]")
+    concurrency: PositiveInt | None = Field(None, le=2048, description="Requests at once.")
+    requests: PositiveInt | None = Field(None, le=10000, description="Requests in all.  [assumed: 2 to 8 rounds]")
     input_tokens: PositiveInt | None = Field(None, description="Prompt tokens a request.")
     output_tokens: PositiveInt | None = Field(None, description="Output tokens a request.")
     range_ratio: float | None = Field(None, ge=0, lt=1, description="Lengths vary by this share.  [assumed: 0]")
     max_model_len: PositiveInt | None = Field(None, description="Context length.  [assumed: 4096]")
     max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of a step.  [assumed: 8192]")
+    max_num_seqs: PositiveInt | None = Field(None, description="Requests in a step.  [assumed: 1024]")
     kv_tokens: PerArm | None = Field(None, description="ARM=N,…: the log's `GPU KV cache size`.")
     graph_gib: PositiveFloat | None = Field(None, description="The log's `Estimated CUDA graph memory`.")
     model_shape: KvBytes | None = Field(
@@ -85,7 +85,7 @@ class Server(BaseModel):
     overhead_gib: PositiveFloat | None = Field(None, description="Activations and the rest.  [assumed: 2.45]")
     step_ms: PerArm | None = Field(None, description="ARM=MS,…: decode step, or TPOT at concurrency 1.")
     prefill_ms: PositiveFloat | None = Field(None, description="Per 1000 prompt tokens.")
-    output_tok_s: PerArm | None = Field(None, description="ARM=X: one arm's throughput at this load, for prefill_ms.")
+    output_tok_s: OneArm | None = Field(None, description="ARM=X: one arm's throughput at this load, for prefill_ms.")
     start_s: PerArm | None = Field(None, description="ARM=S,…: start to /health.")
 
 
@@ -103,6 +103,7 @@ _ASSUMED: Facts = {
     "range_ratio": Figure(0, "assumed", "all requests of one length"),
     "max_model_len": Figure(4096, "assumed", "context length"),
     "max_num_batched_tokens": Figure(8192, "assumed", "vLLM's default on a card of 70 GiB or more"),
+    "max_num_seqs": Figure(1024, "assumed", "vLLM's default on a card of 70 GiB or more"),
     "utilization": Figure(0.92, "assumed", "vLLM's default"),
     "overhead_gib": Figure(2.45, "assumed", "as measured with 7B and 32B shapes on one H200"),
 }
@@ -121,8 +122,11 @@ class Advice:
 
 
 CHANGE, TOK_S, BREAK_EVEN = "output tokens/s against eager, %", "output tokens/s", "break-even, requests"
-KV, STEPS, GAIN = "KV tokens", "engine steps", "least gain a step that pays, %"
-AT_MOST = f"{CHANGE} at most"
+KV, STEPS, GAIN, RUNS = "KV tokens", "engine steps", "least gain a step that pays, %", "runs (n)"
+START = "warm start, s"
+NO_PREFILL, PROMPTS, STEP_MS = "  if prefill took no time, %", "prompt tokens, recomputed ones too", "decode step, ms"
+BY_MODEL, REAL_STEPS = f"{TOK_S}, by the model", f"{STEPS}, measured"
+LESS_KV, MORE_KV = "  by the model, 2% less KV in both", "  by the model, 2% more KV in both"
 
 
 def answer(database: Path | None, options: dict[str, Any], cell: str = "*") -> list[Advice]:
@@ -131,9 +135,17 @@ def answer(database: Path | None, options: dict[str, Any], cell: str = "*") -> l
     facts = given(options)
     if database is None:
         return [advise("as given", facts)]
-    made_up = {"concurrency", "requests", "input_tokens", "output_tokens", "range_ratio"} & facts.keys()
-    found = measured(database, cell)
-    return [advise(title, own | facts, () if made_up else lengths) for title, own, lengths in found]
+    told = {name.partition(".")[0] for name in facts}
+    if "step_ms" in told and not told & {"prefill_ms", "output_tok_s"}:
+        raise LoadError("--step-ms alone: prefill is fitted to measured steps", "add --prefill-ms or --output-tok-s")
+    found = []
+    for title, own, lengths in measured(database, cell):
+        if told - {"start_s"}:  # another server or load: of its throughput only the fit stays
+            own |= {name: f for name, f in _Case(own, lengths).facts.items() if name.startswith("prefill_ms")}
+            own = {name: f for name, f in own.items() if not name.startswith(("output_tok_s", "steps"))}
+            title += ", changed as given"
+        found.append(advise(title, own | facts, () if told & set(_LOAD) else lengths))
+    return found
 
 
 def given(options: dict[str, Any]) -> Facts:
@@ -142,13 +154,20 @@ def given(options: dict[str, Any]) -> Facts:
         server = Server(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
-        option = str(first["loc"][0]).replace("_", "-")
-        raise LoadError(f"--{option} {first['input']}: {first['msg']}", "see `campaign advise --help`") from error
+        name = str(first["loc"][0])
+        told = f"{_option(name)} {options[name]}: {first['msg']}"
+        raise LoadError(told, "see `campaign advise --help`") from error
+    if server.prefill_ms and server.output_tok_s:
+        raise LoadError("--prefill-ms and --output-tok-s both tell the prefill time", "give one of them")
     facts: Facts = {}
     for name, value in server.model_dump(by_alias=True, exclude_none=True).items():
         for arm, number in value.items() if isinstance(value, dict) else [("", value)]:
             facts[f"{name}.{arm}".rstrip(".")] = Figure(number, "given")
     return facts
+
+
+def _option(fact: str) -> str:
+    return "--model-shape" if fact == "kv_bytes" else "--" + fact.split(".")[0].replace("_", "-")
 
 
 def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int, int]]]]:
@@ -158,12 +177,13 @@ def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int
     with connect(database) as con:
         rows = con.execute(_CELLS_SQL.read_text(encoding="utf-8")).fetchall()
     found = [
-        (f"{model} {profile}, {setup}", {name: Figure(value, "measured", how) for name, value, how in facts}, lengths)
+        (f"{model} {profile}, {setup}", {name: Figure(*figure) for name, *figure in facts}, lengths)
         for setup, model, profile, facts, lengths in rows
         if fnmatchcase(f"{model}.{profile}", cell)
     ]
     if not found:
-        raise LoadError(f"{database} has no cell {cell} with runs of graphs and eager", "name another with --cell")
+        there = ", ".join(sorted({f"{model}.{profile}" for _, model, profile, *_ in rows})) or "none"
+        raise LoadError(f"no cell {cell}", f"of those with runs of graphs and eager name one with --cell: {there}")
     return found
 
 
@@ -172,10 +192,18 @@ def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = ()) ->
     Raises LoadError for what is missing or could never run, naming the option."""
     case = _Case(facts, lengths)
     arms = tuple(arm for arm in ARMS if arm != "graphs_trimmed" or case.trim_to)
-    figures = {arm: case.figures(arm) for arm in arms}
-    rows = {name: {arm: f for arm in arms if (f := figures[arm][name])} for name in figures["eager"]}
+    if unused := [n for n, f in facts.items() if f.basis == "given" and n.partition(".")[2] not in ("", *arms)]:
+        raise LoadError(f"no default size below the largest holds this load, so no {unused[0]}", "leave it out")
+    eager = case.figures("eager")
+    figures = {arm: case.figures(arm, eager) if arm != "eager" else eager for arm in arms}
+    rows = {name: {arm: f for arm in arms if (f := figures[arm].get(name))} for name in figures["graphs"]}
     rows = {name: row for name, row in rows.items() if row}
+    pools = [rows[KV][arm] for arm in ("graphs", "eager")]
+    if pools[0].value > pools[1].value and any(f.basis == "given" for f in pools):
+        raise LoadError("graphs' KV pool is larger than eager's; they take from it", "check --kv-tokens")
     assumed = [f"{name} = {f.value:g}: {f.how}" for name, f in sorted(case.used.items()) if f.basis == "assumed"]
+    if min(case.concurrency, case.need("max_num_seqs").value) > case.largest:
+        assumed.append(f"steps with more than {case.largest} requests, which no graph holds, take no longer")
     if CHANGE in rows:
         assumed.append("times are the same however many requests run, and prefill in arms where it was not measured")
     return Advice(f"{title}: {case.load}", arms, rows, list(_words(case, rows)), assumed)
@@ -197,9 +225,11 @@ class _Case:
     def __init__(self, facts: Facts, lengths: Sequence[tuple[int, int]]) -> None:
         self.facts, self.used, self.predicted = _ASSUMED | facts, Facts(), dict[float, Prediction]()
         self.concurrency = int(self.need("concurrency").value)
-        sizes = default_capture_sizes()
+        sizes = default_capture_sizes(int(self.need("max_num_seqs").value))
+        self.largest = sizes[-1]
         self.trim_to = next((size for size in sizes[:-1] if size >= self.concurrency), None)
-        self.assume("requests", 8 * self.concurrency, "eight rounds")
+        some = max(2 * self.concurrency, min(8 * self.concurrency, 2000))
+        self.assume("requests", some, f"{some / self.concurrency:.2g} rounds")
         study, shape = tomllib.loads(_PUBLISHED.read_text(encoding="utf-8")), self.facts.get("kv_bytes")
         for model, row in study["kv_bytes_per_token"].items():
             if shape and isinstance(row, dict) and row["all"]["all"] == shape.value:
@@ -208,16 +238,17 @@ class _Case:
         if self.trim_to and (whole := self.facts.get("graph_gib")):
             share = (sizes.index(self.trim_to) + 1) / len(sizes)
             self.assume("graph_gib.graphs_trimmed", share * whole.value, "in proportion to the sizes captured")
-        for arm in ("graphs_trimmed", "graphs_kv_matched"):
-            if step := self.facts.get("step_ms.graphs"):
+        if step := self.facts.get("step_ms.graphs"):
+            for arm in ("graphs_trimmed", "graphs_kv_matched"):
                 self.assume(f"step_ms.{arm}", step.value, "as with graphs as they come")
-        self.as_measured, self.lengths = bool(lengths), tuple(lengths) or self.made_up_lengths()
+        self.lengths = tuple(lengths) or self.made_up_lengths()
         self.output_tokens = sum(output for _, output in self.lengths)
-        spans = [sorted({pair[i] for pair in self.lengths}) for i in (0, 1)]
-        told = ["-".join(str(v) for v in dict.fromkeys((span[0], span[-1]))) for span in spans]
-        self.load = f"{len(self.lengths)} requests at {self.concurrency}, {told[0]} tokens in, {told[1]} out"
+        spans = [
+            f"{min(side)}-{max(side)}" if len({*side}) > 1 else side[0] for side in zip(*self.lengths, strict=True)
+        ]
+        self.load = f"{len(self.lengths)} requests at {self.concurrency}, {spans[0]} tokens in, {spans[1]} out"
         for arm in ("graphs", "eager"):
-            self.infer_prefill(arm)
+            self.fit_prefill(arm)
 
     def assume(self, name: str, value: float, how: str) -> None:
         self.facts.setdefault(name, Figure(value, "assumed", how))
@@ -230,12 +261,10 @@ class _Case:
     def need(self, name: str) -> Figure:
         if found := self.get(name):
             return found
-        option = "model-shape" if name == "kv_bytes" else name.split(".")[0].replace("_", "-")
-        raise LoadError(f"{name} is neither measured nor given", f"give --{option}")
+        raise LoadError(f"{name} is neither measured nor given", f"give {_option(name)}")
 
     def made_up_lengths(self) -> tuple[tuple[int, int], ...]:
-        names = ("requests", "input_tokens", "output_tokens", "range_ratio")
-        count, prompt, output, ratio = (self.need(name).value for name in names)
+        count, prompt, output, ratio = (self.need(name).value for name in _LOAD[1:])
         rng = random.Random(1)
         pairs = [[round(x * rng.uniform(1 - ratio, 1 + ratio)) for x in (prompt, output)] for _ in range(int(count))]
         return tuple((max(a, 1), max(b, 1)) for a, b in pairs)
@@ -244,8 +273,7 @@ class _Case:
         """What vLLM takes out of an arm's KV pool for graphs."""
         if arm in ("eager", "graphs_kv_matched"):
             return Figure(0, "given")
-        whole = self.need("graph_gib")
-        return self.need("graph_gib.graphs_trimmed") if arm == "graphs_trimmed" else whole
+        return self.need("graph_gib" if arm == "graphs" else f"graph_gib.{arm}")
 
     def kv_tokens(self, arm: str) -> Figure:
         """The first there is: the arm's own as given; by arithmetic on a given card; as measured; another arm's with
@@ -267,144 +295,147 @@ class _Case:
             raise LoadError("the size of the KV pool is not known", "give --kv-tokens or --card-gib")
         blocks = (gib - graphs.value) * GIB / size.value // _BLOCK
         if blocks < 2:
-            raise LoadError(
-                f"{arm}: no memory is left for the KV cache", "check --card-gib, --utilization, --weights-gib"
-            )
+            raise LoadError(f"{arm}: no memory is left for the KV cache", "check --card-gib and --weights-gib")
         return _marked(blocks * _BLOCK, *inputs, graphs, size)
 
     def predict(self, kv_tokens: float) -> Prediction:
         if kv_tokens not in self.predicted:
-            context, budget = (int(self.need(name).value) for name in ("max_model_len", "max_num_batched_tokens"))
-            config = SchedulerConfig(floor(kv_tokens / _BLOCK), _BLOCK, budget, max_model_len=context)
+            budget, running, context = (
+                int(self.need(name).value) for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+            )
+            config = SchedulerConfig(floor(kv_tokens / _BLOCK), _BLOCK, budget, running, context)
             try:
                 self.predicted[kv_tokens] = predict(config, self.lengths, self.concurrency)
             except SchedulingError as error:
                 raise LoadError(f"the load cannot run: {error}", "give shorter requests or a larger pool") from error
         return self.predicted[kv_tokens]
 
-    def steps(self, arm: str) -> Figure:
-        kv = self.kv_tokens(arm)
-        return _marked(self.predict(kv.value).steps, kv)
-
     def prompts(self, found: Prediction) -> float:
         """Thousands of prompt tokens run, those recomputed after a preemption included."""
         return (found.scheduled_tokens - self.output_tokens + len(self.lengths)) / 1000
 
-    def infer_prefill(self, arm: str) -> None:
-        """The prefill time from an arm's given throughput, where it is not known otherwise."""
-        rate, step = self.facts.get(f"output_tok_s.{arm}"), self.facts.get(f"step_ms.{arm}")
-        if "prefill_ms" in self.facts or not step or not rate or rate.basis != "given":
+    def fit_prefill(self, arm: str) -> None:
+        """The prefill time, unless given: what the decode steps leave of the time that the arm's throughput makes."""
+        rate, name = self.facts.get(f"output_tok_s.{arm}"), f"step_ms.{arm}"
+        if "prefill_ms" in self.facts or not rate or (rate.basis == "measured" and name not in self.facts):
             return
-        kv = self.kv_tokens(arm)
+        kv, step = self.kv_tokens(arm), self.need(name)
         found = self.predict(kv.value)
         left = 1000 * self.output_tokens / rate.value - found.steps * step.value
-        if left < 0:
-            raise LoadError(
-                f"{arm}: {found.steps} steps of {step.value:g} ms take longer than {rate.value:g} tokens/s",
-                "check --output-tok-s and --step-ms",
-            )
-        self.facts["prefill_ms"] = _marked(left / self.prompts(found), rate, step, kv)
+        fit = _marked(left / self.prompts(found), rate, step, kv)
+        if left >= 0:
+            run = rate.basis == "measured"
+            self.facts[f"prefill_ms.{arm}" if run else "prefill_ms"] = Figure(fit.value, "fitted") if run else fit
+        elif rate.basis == "given":
+            slow = f"{arm}: {found.steps} steps of {step.value:g} ms take longer than {rate.value:g} tokens/s"
+            raise LoadError(slow, "check --output-tok-s and --step-ms")
 
     def prefill_ms(self, arm: str) -> Figure | None:
-        """Of 1000 prompt tokens: of all arms, or as measured in the arm or in graphs."""
+        """Of 1000 prompt tokens: of all arms, or as fitted to the arm or to graphs."""
         return self.get("prefill_ms") or self.get(f"prefill_ms.{'eager' if arm == 'eager' else 'graphs'}")
 
     def seconds(self, arm: str, pool: float = 1.0) -> Figure | None:
         """The load's time with `pool` times the KV pool; without prefill where its time is not known."""
-        kv, factor = self.kv_tokens(arm), self.steps_factor(arm)
+        kv = self.kv_tokens(arm)
         found = self.predict(kv.value * pool)
-        steps, prompts = found.steps * factor, self.prompts(found)
         times = kv, self.get(f"step_ms.{arm}"), self.prefill_ms(arm) or Figure(0, "given")
-        return _computed(lambda _, step, prefill: (steps * step + prompts * prefill) / 1000, *times)
+        return _computed(lambda _, step, ms: (found.steps * step + self.prompts(found) * ms) / 1000, *times)
 
-    def steps_factor(self, arm: str) -> float:
-        """Measured over predicted steps, of graphs for the arms with graphs: clients that take longer than a step to
-        send the next request make more steps."""
-        source = arm if arm == "eager" else "graphs"
-        steps, kv = self.facts.get(f"steps.{source}"), self.facts.get(f"kv_tokens.{source}")
-        if not (self.as_measured and steps and kv and kv.basis == "measured"):
-            return 1.0
-        return steps.value / self.predict(kv.value).steps
+    def figures(self, arm: str, eager: dict[str, Figure | None] | None = None) -> dict[str, Figure | None]:
+        """By name, in the order shown, what is known of an arm, and how it compares with `eager`'s."""
 
-    def figures(self, arm: str) -> dict[str, Figure | None]:
-        """By name, in the order shown, what is known of an arm."""
+        def faster(pool: float) -> Figure | None:
+            times = self.seconds(arm, pool), self.seconds("eager", pool)
+            return _computed(lambda own_s, eager_s: 100 * (eager_s / own_s - 1), *times)
 
-        def against_eager(formula: Callable[..., float], *of: Callable[[str], Figure | None]) -> Figure | None:
-            return _computed(formula, *(figure(a) for figure in of for a in (arm, "eager"))) if arm != "eager" else None
-
-        def change(own_s: float, eager_s: float) -> float:
-            return 100 * (eager_s / own_s - 1)
-
-        def break_even(own_s: float, eager_s: float, start_s: float, eager_start_s: float) -> float:
-            saved_s = (eager_s - own_s) / len(self.lengths)
+        def break_even(own: float, eager: float, start_s: float, eager_start_s: float) -> float:
+            saved_s = (1 / eager - 1 / own) * self.output_tokens / len(self.lengths)
             return max(start_s - eager_start_s, 0) / saved_s if saved_s > 0 else inf
 
-        kv, prefill = self.kv_tokens(arm), self.prefill_ms(arm)
-        found, faster = self.predict(kv.value), against_eager(change, self.seconds)
-        rate, steps = self.facts.get(f"output_tok_s.{arm}"), self.facts.get(f"steps.{arm}")
-        return {
+        kv, prefill, rate = self.kv_tokens(arm), self.prefill_ms(arm), self.facts.get(f"output_tok_s.{arm}")
+        found, ran = self.predict(kv.value), rate and rate.basis == "measured"
+        by_model = _computed(lambda s, _: self.output_tokens / s, self.seconds(arm), prefill)
+        own = {
+            RUNS: self.facts.get(f"runs.{arm}"),
             KV: kv,
             "queue overload": _computed(lambda n, kv: self.concurrency * n / kv, self.need("max_model_len"), kv),
-            STEPS: self.steps(arm),
-            f"{STEPS}, measured": steps if self.as_measured else None,
+            STEPS: _marked(found.steps, kv),
+            REAL_STEPS: self.facts.get(f"steps.{arm}"),
+            PROMPTS: _marked(1000 * self.prompts(found), kv),
             "running while requests wait": None if found.mean_running is None else _marked(found.mean_running, kv),
             "preemptions": _marked(found.preempted, kv),
-            GAIN: against_eager(lambda own, eager: 100 * (1 - eager / own), self.steps),
-            "decode step, ms": self.get(f"step_ms.{arm}"),
+            STEP_MS: self.get(f"step_ms.{arm}"),
             "prefill of 1000 tokens, ms": prefill,
-            TOK_S: _computed(lambda s: self.output_tokens / s, self.seconds(arm)) if prefill else None,
-            f"{TOK_S}, measured": rate if rate and rate.basis == "measured" else None,
-            CHANGE: faster if prefill else None,
-            AT_MOST: None if prefill else faster,
-            "  with 2% less KV in both": against_eager(change, partial(self.seconds, pool=1 - _KV_ERROR)),
-            "  with 2% more KV in both": against_eager(change, partial(self.seconds, pool=1 + _KV_ERROR)),
-            "warm start, s": self.start_s(arm),
-            BREAK_EVEN: against_eager(break_even, self.seconds, self.start_s) if prefill else None,
+            START: self.get(f"start_s.{arm}"),
+            TOK_S: rate if ran else by_model,
+            BY_MODEL: by_model if ran else None,
         }
-
-    def start_s(self, arm: str) -> Figure | None:
-        return self.get(f"start_s.{arm}")
+        if eager is None:
+            return own
+        rates = own[TOK_S], eager[TOK_S]
+        return own | {
+            GAIN: _computed(lambda own, eager: 100 * (1 - eager / own), own[STEPS], eager[STEPS]),
+            CHANGE: _computed(lambda own, eager: 100 * (own / eager - 1), *rates),
+            NO_PREFILL: None if all(rates) else faster(1),
+            LESS_KV: faster(1 - _KV_ERROR),
+            MORE_KV: faster(1 + _KV_ERROR),
+            BREAK_EVEN: _computed(break_even, *rates, own[START], eager[START]),
+        }
 
 
 def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
-    """Sign and size, what pays, what to set."""
+    """Sign and size, what pays, what is expected to be best."""
 
     def change(name: str) -> float:
         return 100 * (rows[name]["graphs"].value / rows[name]["eager"].value - 1)
 
-    pool = f"Graphs take {-change(KV):.1f}% of the KV pool"
-    if change(STEPS) == 0:
-        yield f"{pool} and no engine step more: every pool holds this load alike."
-    else:
-        yield (
-            f"{pool}, which makes {change(STEPS):+.1f}% engine steps: they gain throughput where a decode step is more"
-            f" than {rows[GAIN]['graphs'].value:.1f}% shorter than eager's, and lose it where it is less, however long"
-            " prefill takes."
-        )
-    name = next((name for name in (CHANGE, AT_MOST) if name in rows), None)
-    if name is None:
+    def of_both(name: str) -> bool:
+        return {"graphs", "eager"} <= rows.get(name, {}).keys()
+
+    real = f" (measured: {change(REAL_STEPS):+.1f}%)" if of_both(REAL_STEPS) else ""
+    made = f"{change(STEPS):+.1f}% engine steps{real} and {change(PROMPTS):+.1f}% prompt tokens"
+    yield f"Graphs' KV pool against eager's: {change(KV):+.1f}%. By the model that makes {made}."
+    if change(STEPS):
+        least = f"where a decode step is more than {rows[GAIN]['graphs'].value:.1f}% shorter than eager's"
+        yield f"Prefill aside, graphs gain throughput {least}, and lose it where it is less."
+    if CHANGE not in rows and NO_PREFILL not in rows:
         yield "Sign open: give --step-ms of both arms (TPOT of a request alone is near enough)."
         return
-    gains = {arm: figure.value for arm, figure in rows[name].items()} | {"eager": 0.0}
-    size = "expected, not measured" if name == CHANGE else "at most (prefill time not known)"
-    if {"graphs", "eager"} <= rows.get(f"{TOK_S}, measured", {}).keys():
-        size = f"measured {change(f'{TOK_S}, measured'):+.1f}%"
-    yield f"Graphs as they come against eager: {gains['graphs']:+.1f}% output tokens/s, {size}."
+    against = "Graphs as they come against eager:"
+    if CHANGE not in rows:
+        first, last = rows[NO_PREFILL]["graphs"].value, -100 * change(PROMPTS) / (100 + change(PROMPTS))
+        yield f"{against} {first:+.1f}% output tokens/s if prefill took no time, {last:+.1f}% if it took all."
+        if first * last < 0:
+            own, eager = (rows[STEPS][arm].value * rows[STEP_MS][arm].value for arm in ("graphs", "eager"))
+            turn = 1000 * (eager - own) / (rows[PROMPTS]["graphs"].value - rows[PROMPTS]["eager"].value)
+            yield f"The sign turns where 1000 prompt tokens take {turn:.0f} ms."
+        yield "For size and what to set: --prefill-ms, or --output-tok-s of one arm."
+        return
+    n = min((f.value for f in rows.get(RUNS, {}).values()), default=None)
+    noise = "" if n is None else f"; n = {n:g}, " + ("not resolved" if n < 3 else "the report tells what is resolved")
+    gains = {arm: figure.value for arm, figure in rows[CHANGE].items()} | {"eager": 0.0}
+    ran = [arm for arm, figure in rows[TOK_S].items() if figure.basis == "measured"]
+    size = f"measured{noise}" if "graphs" in ran else "expected, not measured"
+    yield f"{against} {gains['graphs']:+.1f}% output tokens/s, {size}."
+    if of_both(BY_MODEL):
+        by_model = {arm: f"{arm} {f.value:,.0f} for {rows[TOK_S][arm].value:,.0f}" for arm, f in rows[BY_MODEL].items()}
+        tests = ", ".join(f"{by_model[arm]} measured" for arm in by_model if arm not in ("graphs", "eager"))
+        yield f"The model is fitted to graphs and eager; what tests it: {tests or 'no other arm was run'}."
     if repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
         after = f"repaid after {repaid.value:.0f} requests" if repaid.value < inf else "never repaid"
         yield f"The longer start is {after}."
-    if name == AT_MOST:
-        yield "The sign holds at any prefill time. For what to set: --prefill-ms, or --output-tok-s of one arm."
-        return
     chosen = next(arm for arm in ("eager", *ARMS) if gains.get(arm, -inf) >= max(gains.values()) - 100 * RESOLUTION)
-    yield {
-        "eager": f"Set: --enforce-eager; it starts sooner, and no arm with graphs is faster by more than the"
-        f" {100 * RESOLUTION:.0f}% that the model resolves.",
-        "graphs": "Set: nothing, graphs as they come.",
-        "graphs_trimmed": f"Set: --max-cudagraph-capture-size={case.trim_to}, the next default size.",
-        "graphs_kv_matched": "Set: a greater --gpu-memory-utilization, by what the log's line `CUDA graph memory"
-        " profiling is enabled` names, if that memory is free.",
+    best = {
+        "eager": f"--enforce-eager; no arm with graphs is faster by more than the model's error of {RESOLUTION:.0%}",
+        "graphs": "graphs as they come",
+        "graphs_trimmed": f"--max-cudagraph-capture-size={case.trim_to}, the next default size",
+        "graphs_kv_matched": "a greater --gpu-memory-utilization, by what the log's line `CUDA graph memory profiling"
+        " is enabled` names, if that memory is free",
     }[chosen]
+    if chosen not in (*ran, "eager"):
+        of = [row[chosen].value for name, row in rows.items() if name in (CHANGE, LESS_KV, MORE_KV) and chosen in row]
+        best += f" ({min(of):+.1f} to {max(of):+.1f}% against eager within 2% of the KV pools; not run)"
+    yield f"Expected best: {best}{noise}."
 
 
 def as_json(advice: Sequence[Advice]) -> str:
@@ -425,7 +456,8 @@ def as_text(advice: Sequence[Advice]) -> str:
         for name, cells in table.items():
             lines.append((f"{name:38}" + "".join(f"{cells.get(arm, ''):>20}" for arm in one.arms)).rstrip())
         lines += ["", *one.words, *(f"assumed: {text}" for text in one.assumed), ""]
-    return "\n".join([*lines, "m measured, g given, a assumed; c computed from these, c* from something assumed too"])
+    legend = "m measured, f fitted to the arm's runs, g given, a assumed; c computed, c* from something assumed too"
+    return "\n".join([*lines, legend])
 
 
 def _number(name: str, value: float) -> str:

@@ -1,28 +1,30 @@
--- The cells of which both graphs and eager were measured: setup, model, profile, facts (name, value, how) and the (prompt,
--- output) tokens of the requests of the first run. Step and prefill times come from graphs and eager alone; other arms'
--- throughput is there to compare with. Facts of no arm in particular come from eager, then from graphs, which counts.
+-- The cells of which both graphs and eager were measured: setup, model, profile, facts (name, value, basis, how) and the (prompt,
+-- output) tokens of the requests of the first run. Step times come from graphs and eager alone; other arms' steps and
+-- throughput are there to compare with. Facts of no arm in particular come from eager, then from graphs, which counts.
 WITH times AS (
     SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps
 ), steps AS (
-    SELECT folder, avg(ms) FILTER (unpadded_tokens = generated_tokens) AS step_ms, count(unpadded_tokens) AS steps,
-           sum(unpadded_tokens - generated_tokens) / 1000 AS prompts FROM times GROUP BY folder
+    SELECT folder, avg(ms) FILTER (unpadded_tokens = generated_tokens) AS step_ms, count(unpadded_tokens) AS steps
+    FROM times GROUP BY folder
 ), arms AS (
-    SELECT setup, model, profile, arm, count(*) AS n,
+    SELECT setup, model, profile, arm, count(*) AS n, n::DOUBLE AS runs,
            avg(num_gpu_blocks) * 16 AS kv_tokens, avg(step_ms) AS step_ms, avg(s.steps) AS steps,
            avg(output_tok_s) AS output_tok_s, avg(f.start_s) AS start_s, avg(estimated_graph_gib) AS graph_gib,
            avg(available_kv_gib * 2 ** 30 / r.kv_tokens) FILTER (num_gpu_blocks = num_gpu_blocks_natural) AS kv_bytes,
-           avg((duration_s * 1000 - s.steps * step_ms) / prompts) AS prefill_ms,
+           any_value(num_prompts)::DOUBLE AS requests, any_value(input_tokens)::DOUBLE AS input_tokens,
+           any_value(output_tokens)::DOUBLE AS output_tokens, any_value(range_ratio)::DOUBLE AS range_ratio,
            any_value(concurrency)::DOUBLE AS concurrency, any_value(r.max_model_len)::DOUBLE AS max_model_len,
            any_value(max_num_batched_tokens)::DOUBLE AS max_num_batched_tokens, avg(model_load_gib) AS weights_gib
     FROM runs r JOIN run_figures f USING (folder) LEFT JOIN steps s USING (folder) GROUP BY setup, model, profile, arm
 ), facts AS (
-    SELECT *, name IN ('kv_tokens', 'output_tok_s', 'start_s') AS of_any_arm,
-           of_any_arm OR name IN ('step_ms', 'steps', 'prefill_ms') AS of_arm,
+    SELECT *, name IN ('runs', 'kv_tokens', 'steps', 'output_tok_s', 'start_s') AS of_any_arm,
+           of_any_arm OR name = 'step_ms' AS of_arm,
            CASE n WHEN 1 THEN 'one run' ELSE 'mean of ' || n || ' runs' END AS rests_on
     FROM (UNPIVOT arms ON COLUMNS(* EXCLUDE (setup, model, profile, arm, n)) INTO NAME name VALUE value)
 )
 SELECT setup, model, profile,
        list((CASE WHEN of_arm THEN name || '.' || arm ELSE name END, value,
+             CASE name WHEN 'step_ms' THEN 'fitted' ELSE 'measured' END,
              CASE WHEN of_arm THEN '' ELSE arm || ', ' END || rests_on) ORDER BY arm),
        (SELECT list((q.input_tokens, q.output_tokens) ORDER BY request) FROM requests q WHERE folder = (
             SELECT min(folder) FROM runs r

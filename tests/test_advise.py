@@ -11,7 +11,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from analysis.advise import BREAK_EVEN, CHANGE, RESOLUTION, STEPS, TOK_S, Advice, answer, as_text
+from analysis.advise import (
+    BREAK_EVEN,
+    BY_MODEL,
+    CHANGE,
+    NO_PREFILL,
+    REAL_STEPS,
+    RESOLUTION,
+    STEPS,
+    TOK_S,
+    Advice,
+    Figure,
+    answer,
+    as_text,
+)
 from analysis.errors import LoadError
 from analysis.load import load
 from runner.cli import main
@@ -52,10 +65,11 @@ def test_throughput_of_arms_it_was_not_fitted_to(data: str, request: pytest.Fixt
     compared = 0
     for advice in answer(request.getfixturevalue(data), {}, "*.sustained"):
         for arm in ("graphs_kv_matched", "graphs_trimmed"):
-            if arm in advice.rows[f"{TOK_S}, measured"]:
+            if arm in advice.rows[BY_MODEL]:
                 compared += 1
-                real = value(advice, f"{TOK_S}, measured", arm)
-                assert value(advice, TOK_S, arm) == pytest.approx(real, rel=RESOLUTION), advice.title
+                assert advice.rows[TOK_S][arm].basis == "measured"
+                real = value(advice, TOK_S, arm)
+                assert value(advice, BY_MODEL, arm) == pytest.approx(real, rel=RESOLUTION), advice.title
     assert compared == {"recorded": 1, "shipped": 2}[data]
 
 
@@ -83,9 +97,25 @@ def test_sign_of_the_published_cells(model: str, concurrency: int, sign: int) ->
         requests=500 if concurrency > 1 else 50,
         step_ms=STEP_MS[model],
     )
-    assert value(advice, f"{CHANGE} at most", "graphs") * sign > 0
-    assert CHANGE not in advice.rows  # no prefill time, so only a bound
-    assert any("at most (prefill time not known)" in line for line in advice.words)
+    assert value(advice, NO_PREFILL, "graphs") * sign > 0
+    assert CHANGE not in advice.rows  # no prefill time
+    assert not any(line.startswith("Expected best") for line in advice.words)
+
+
+@pytest.mark.parametrize(("step", "turns"), [("34.3", True), ("38.00", False)])
+def test_sign_turns_with_the_prefill_time_where_prompt_tokens_differ(step: str, turns: bool) -> None:
+    options = {"model_shape": SHAPES["32b"], "kv_tokens": KV["32b"], "concurrency": 64, "requests": 500}
+    options["step_ms"] = f"graphs={step},eager=39.34"
+    words = " ".join(given(**options).words)
+    told = re.search(r"The sign turns where 1000 prompt tokens take (\d+) ms", words)
+    assert bool(told) == turns
+    at = int(told[1]) if told else 283
+    changes = [value(given(**options, prefill_ms=ms), CHANGE, "graphs") for ms in (at / 2, at * 2, at * 1000)]
+    assert [change > 0 for change in changes] == [turns, False, False]
+    if turns:  # the two ends that are told
+        assert f"{value(given(**options), NO_PREFILL, 'graphs'):+.1f}% output tokens/s if prefill took no time" in words
+        assert f"{changes[2]:+.1f}% if it took all" in words
+    assert not any(claim in words for claim in ("however long", "any prefill time"))
 
 
 @pytest.mark.parametrize("arm", ["eager=333.9", "graphs=316.9"])
@@ -142,7 +172,7 @@ def test_without_step_times_the_sign_is_open_and_said_to_be() -> None:
     advice = given(model_shape=SHAPES["32b"], kv_tokens=KV["32b"], concurrency=64)
     assert not any(name.startswith(CHANGE) or name == TOK_S for name in advice.rows)
     assert any(line.startswith("Sign open") for line in advice.words)
-    assert not any(line.startswith("Set:") for line in advice.words)
+    assert not any(line.startswith("Expected best") for line in advice.words)
 
 
 def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
@@ -152,6 +182,7 @@ def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
         "graph_gib.graphs_trimmed",
         "max_model_len",
         "max_num_batched_tokens",
+        "max_num_seqs",
     ]
     told = given(
         kv_tokens="graphs=34493,graphs_trimmed=37700,eager=38600",
@@ -160,18 +191,64 @@ def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
         range_ratio=0,
         max_model_len=4096,
         max_num_batched_tokens=8192,
+        max_num_seqs=1024,
     )
     assert told.assumed == []
     assert {figure.basis for row in told.rows.values() for figure in row.values()} == {"given", "computed"}
 
 
 def test_given_figures_take_the_place_of_measured_ones(recorded: Path) -> None:
-    (advice,) = answer(recorded, {"concurrency": 16, "requests": 100, **LOAD})
-    assert "100 requests at 16" in advice.title
+    (advice,) = answer(recorded, {"concurrency": 16})  # the tokens and number of requests are the measured ones
+    assert "changed as given: 500 requests at 16, 1024 tokens in, 128 out" in advice.title
     assert advice.arms == ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
-    assert any("every pool holds this load alike" in line for line in advice.words)
-    (smaller,) = answer(recorded, {"kv_tokens": "eager=20000"})
-    assert smaller.rows["KV tokens"]["eager"].basis == "given"
+    assert any("makes +0.0% engine steps and +0.0% prompt tokens" in line for line in advice.words)
+    (smaller,) = answer(recorded, {"kv_tokens": "graphs=20000"})
+    assert smaller.rows["KV tokens"]["graphs"].basis == "given"
+    for changed in (advice, smaller):  # what was measured there is not shown as of this load or server
+        assert {TOK_S, CHANGE} <= changed.rows.keys()
+        assert not {REAL_STEPS, BY_MODEL} & changed.rows.keys()
+        assert {figure.basis for figure in changed.rows[TOK_S].values()} <= {"computed", "computed*"}
+        assert any("expected, not measured" in line for line in changed.words)
+
+
+def test_measured_figures_come_first_and_fitted_ones_are_marked(shipped: Path) -> None:
+    (advice,) = answer(shipped, {}, "32b.sustained")
+    for arm in ("graphs", "eager"):
+        assert advice.rows["prefill of 1000 tokens, ms"][arm].basis == "fitted"
+        assert advice.rows["decode step, ms"][arm].basis == "fitted"
+        assert value(advice, BY_MODEL, arm) == pytest.approx(value(advice, TOK_S, arm), rel=1e-9)  # by construction
+    assert value(advice, BREAK_EVEN, "graphs") == pytest.approx(769, abs=1)  # as the report has it
+    assert value(advice, BREAK_EVEN, "graphs_kv_matched") == pytest.approx(843, abs=1)
+    assert value(advice, REAL_STEPS, "graphs_kv_matched") == 1940
+    assert "The model is fitted to graphs and eager; what tests it: graphs_kv_matched 688 for 675 measured." in (
+        advice.words
+    )
+    (other,) = answer(shipped, {}, "7b.sustained")
+    assert value(other, REAL_STEPS, "graphs") == 1157
+    assert "By the model that makes +0.0% engine steps (measured: +9.5%)" in other.words[0]
+
+
+def test_advice_from_single_runs_is_not_resolved(shipped: Path) -> None:
+    for advice in answer(shipped, {}):
+        assert set(advice.rows["runs (n)"].values()) == {Figure(1, "measured", "one run")}
+        best = advice.words[-1]
+        assert best.startswith("Expected best: ")
+        assert best.endswith("; n = 1, not resolved.")
+        assert any(line.endswith("measured; n = 1, not resolved.") for line in advice.words)
+        if advice.title.startswith("32b"):
+            assert "--max-cudagraph-capture-size=64" in best
+            assert "+12.6 to +19.3% against eager within 2% of the KV pools; not run" in best
+
+
+def test_load_beyond_the_largest_graph_and_the_engine_s_limit() -> None:
+    pool = {"kv_tokens": "graphs=1040000,eager=1050000", "input_tokens": 8, "output_tokens": 32, "requests": 600}
+    large = given(**pool, concurrency=600)
+    assert large.arms == ("graphs", "graphs_kv_matched", "eager")
+    assert "steps with more than 512 requests, which no graph holds, take no longer" in large.assumed
+    assert any(line.startswith("max_num_seqs = 1024") for line in large.assumed)
+    limited = given(**pool | {"graph_gib": 1, "model_shape": SHAPES["7b"]}, concurrency=600, max_num_seqs=128)
+    assert not any("no graph holds" in line for line in limited.assumed)
+    assert value(limited, STEPS, "eager") > value(large, STEPS, "eager")
 
 
 def test_config_json_gives_the_shape(tmp_path: Path) -> None:
@@ -188,12 +265,26 @@ def test_config_json_gives_the_shape(tmp_path: Path) -> None:
     [
         ({}, "concurrency is neither measured nor given; give --concurrency"),
         ({"concurrency": "0"}, "--concurrency 0: Input should be greater than 0"),
+        ({"concurrency": "1000000"}, "--concurrency 1000000: Input should be less than or equal to 2048"),
         ({"step_ms": "9.1"}, "--step-ms 9.1: Value error, ARM=NUMBER"),
         ({"step_ms": "fast=9.1"}, "--step-ms fast"),
+        ({"step_ms": "eager=9,eager=8"}, "--step-ms eager=9,eager=8: Value error, ARM=NUMBER"),
+        ({"step_ms": "eager=nan"}, "--step-ms eager=nan: Input should be a finite number"),
+        ({"output_tok_s": "eager=333.9,graphs=500"}, "--output-tok-s eager=333.9,graphs=500: Dictionary should have"),
+        ({"output_tok_s": "graphs_trimmed=300"}, "--output-tok-s graphs_trimmed=300: Input should be 'graphs' or"),
+        ({"output_tok_s": "eager=300", "prefill_ms": "100"}, "both tell the prefill time; give one of them"),
+        ({"concurrency": 4, "kv_tokens": "eager=34493", "output_tok_s": "eager=300"}, "step_ms.eager is neither"),
+        ({"concurrency": 4, "model_shape": "0,0,0,0"}, "--model-shape 0,0,0,0: Input should be greater than 0"),
+        ({"concurrency": 4, "model_shape": "-32,8,128,2"}, "--model-shape -32,8,128,2: Input should be greater than 0"),
+        ({"concurrency": 4, "kv_tokens": "graphs=34493,graphs_trimmed=34000,eager=33000"}, "larger than eager's"),
+        (
+            {"concurrency": 800, "kv_tokens": "graphs=34493,graphs_trimmed=34500,eager=35000"},
+            "no kv_tokens.graphs_trimmed; leave it out",
+        ),
         ({"concurrency": 4}, "kv_bytes is neither measured nor given; give --model-shape"),
         ({"concurrency": 4, "model_shape": "64,8"}, "--model-shape 64,8"),
         ({"concurrency": 4, "model_shape": "/no/config.json"}, "--model-shape /no/config.json"),
-        ({"concurrency": 4, "model_shape": "9,9,9,2"}, "graph_gib is neither measured nor given"),
+        ({"concurrency": 4, "model_shape": "9,9,9,2", "kv_tokens": "eager=34493"}, "graph_gib is neither measured nor"),
         ({"concurrency": 4, "model_shape": "64,8,128,2"}, "the size of the KV pool is not known"),
         ({"concurrency": 4, "model_shape": "64,8,128,2", "card_gib": 40, "weights_gib": 61}, "no memory is left"),
         ({"concurrency": 4, "kv_tokens": "graphs=640,eager=640", "model_shape": "64,8,128,2"}, "the load cannot run"),
@@ -217,9 +308,16 @@ def test_command_and_json(shipped: Path) -> None:
     found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
     assert found[0]["rows"][STEPS]["eager"] == {"value": 1941, "basis": "computed", "how": ""}
     assert found[0]["rows"]["KV tokens"]["eager"]["basis"] == "measured"
-    missed = CliRunner().invoke(main, ["advise", "--database", str(shipped), "--cell", "none.*"])
-    assert missed.exit_code == 2
-    assert "next: name another with --cell" in missed.output
+
+
+def test_what_does_not_go_with_results_is_refused(recorded: Path) -> None:
+    with pytest.raises(LoadError, match="--step-ms alone: prefill is fitted to measured steps; add --prefill-ms or"):
+        answer(recorded, {"step_ms": "graphs=5"})
+    with pytest.raises(LoadError, match=r"^no cell none\.\*; .* --cell: 32b\.sustained$"):
+        answer(recorded, {}, "none.*")
+    early = CliRunner().invoke(main, ["advise", "no/such/results", "--concurrency", "0"])  # before anything is loaded
+    assert early.exit_code == 2
+    assert "--concurrency 0: Input should be greater than 0" in early.output
 
 
 def test_documented_example_is_what_the_command_prints() -> None:
