@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import io
 import json
 import os
 import re
@@ -11,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import tokenize
 import tomllib
 from itertools import takewhile
 from pathlib import Path
@@ -24,7 +27,7 @@ from runner.cli import main
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-LOCKS = ("run", "dev", "engine", "engine-cpu")
+LOCKS = ("run", "dev", "browser", "engine", "engine-cpu")
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
 
 
@@ -148,10 +151,21 @@ def test_license_and_citation_agree_with_the_project() -> None:
 # -- the tree
 
 
+def code_lines(source: str) -> int:
+    """Lines with code on them: no blank ones, no comments, no docstrings."""
+    nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in nothing]
+    lines = {line for t in tokens for line in range(t.start[0], t.end[0] + 1)}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(lines)
+
+
 def test_the_three_packages_stay_small() -> None:
     modules = [p for d in ("runner", "analysis", "report") for p in (ROOT / d).rglob("*.py")]
-    lengths = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in modules}
-    assert sum(lengths.values()) < 9000
+    lengths = {p: code_lines(p.read_text(encoding="utf-8")) for p in modules}
+    assert sum(lengths.values()) < 7300
     assert {p.name: n for p, n in lengths.items() if n > 400} == {}
 
 
