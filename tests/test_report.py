@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import duckdb
 import pytest
 from click.testing import CliRunner
 
@@ -18,9 +19,10 @@ from analysis.db import CHARTS, Table, connect, read_head
 from analysis.errors import LoadError
 from analysis.load import load
 from report.cells import markdown
-from report.charts import draw, ticks
+from report.charts import draw
 from report.compare import pairs
 from report.render import render
+from report.scale import scale, ticks
 from runner.cli import main
 from tests import make_store
 
@@ -126,6 +128,91 @@ def test_chart_of_energy_has_the_line_of_the_gpu_at_rest(database: Path, out: Pa
     assert svg is not None
     assert svg.count('class="r"') == 4
     assert svg.count(">100<") == 4  # the scale reaches down to it
+
+
+def elements(svg: str | None, tag: str) -> list[ElementTree.Element]:
+    """In the order drawn."""
+    assert svg is not None
+    return list(ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}" + tag))
+
+
+def texts(svg: str | None) -> list[str]:
+    return [text.text or "" for text in elements(svg, "text")]
+
+
+def test_effects_share_a_log_axis_and_say_n() -> None:
+    con = duckdb.connect()
+    con.execute("""CREATE TABLE effects AS SELECT 'H200' AS setup, '7b' AS model, profile, 'graphs' AS arm_a,
+        'eager' AS arm_b, 'output_tok_s' AS metric, points,
+        struct_pack(mean := points[1], lo := lo, hi := points[1] + 0.1) AS ratio
+        FROM (VALUES ('a', [1.1], NULL), ('b', [1.21], NULL), ('c', [1.3, 1.3], 1.2)) AS t(profile, points, lo)""")
+    svg, _ = draw(con, "effects", "", True)
+    none = {float(line.get("x1", "")) for line in elements(svg, "line") if line.get("class") == "r"}
+    assert len(none) == 1
+    small, great, *_ = (float(circle.get("cx", "")) - min(none) for circle in elements(svg, "circle"))
+    assert great == pytest.approx(2 * small, abs=0.2)  # 1.21 = 1.1 x 1.1
+    assert [t for t in texts(svg) if "n = " in t][:2] == ["1.100, n = 1: no interval", "1.210, n = 1: no interval"]
+    assert texts(svg).count("1.300 [1.200, 1.400], n = 2") == 1
+    assert len([line for line in elements(svg, "line") if line.get("class") == "i"]) == 1
+
+
+def test_break_even_that_never_comes_is_said_and_an_endless_interval_has_an_arrow() -> None:
+    con = duckdb.connect()
+    con.execute("""CREATE TABLE break_evens AS SELECT 'H200' AS setup, '7b' AS model, 'a' AS profile, *
+        FROM (VALUES ('graphs', 15.0, 5.0, 'inf'::DOUBLE), ('compile_only', 'inf'::DOUBLE, 4.0, 'inf'::DOUBLE))
+        AS t(arm, requests, fewest, most)""")
+    con.execute("""CREATE TABLE repayments AS SELECT 'H200' AS setup, '7b' AS model, 'a' AS profile, *
+        FROM (VALUES ('graphs', 1, 10.0, 1.0), ('graphs', 2, 20.0, 1.0), ('compile_only', 1, 9.0, -1.0),
+        ('compile_only', 2, 9.0, 0.0)) AS t(arm, pair_id, extra_s, saving_s)""")
+    svg, _ = draw(con, "break_even", "", True)
+    assert len(elements(svg, "circle")) == 2  # blocks that repay it
+    assert {"15.00 [5.000, never], n = 2", "never [4.000, never], n = 2"} < set(texts(svg))
+    assert [t for t in texts(svg) if t in ("←", "→")] == ["←", "→"]
+
+
+def test_an_axis_begins_at_0_or_says_that_it_does_not(out: Path) -> None:
+    power, throughput, steps = (
+        (out / "charts" / f"{name}.svg").read_text() for name in ("power", "throughput", "steps")
+    )
+    assert texts(power).count("0") == len([t for t in texts(power) if t.endswith(", W")]) == 4
+    assert len([t for t in texts(throughput) if t.endswith("tokens/s (axis does not begin at 0)")]) == 4
+    assert "0" not in texts(throughput)
+    assert {"KV blocks (axis does not begin at 0)", "7b · sustained: steps (axis does not begin at 0)"} < set(
+        texts(steps)
+    )
+
+
+def test_bars_of_all_panels_share_a_scale(out: Path) -> None:
+    for name in ("mechanism", "start_parts", "padding"):
+        svg = (out / "charts" / f"{name}.svg").read_text()
+        marks = [(t.text, t.get("x")) for t in elements(svg, "text") if t.get("text-anchor") == "middle"]
+        assert len({marks.count(mark) for mark in marks}) == 1
+        assert any(t.startswith("n = ") for t in texts(svg))
+
+
+def test_points_of_the_study_are_hollow_and_no_line_leads_out_of_the_panel(out: Path) -> None:
+    svg = (out / "charts" / "overload.svg").read_text()
+    assert [circle.get("class") for circle in elements(svg, "circle")].count("o l6") == 4
+    assert len(elements(svg, "circle")) == 8
+    assert {"ratio of output tokens/s (log axis)", *"12345678"} < set(texts(svg))
+    assert len([t for t in texts(svg) if t.endswith("], n = 2")]) == 3  # and a cell of three blocks
+    right = max(float(line.get("x2", "")) for line in elements(svg, "line"))
+    assert right < min(
+        float(t.get("x", "")) for t in elements(svg, "text") if "study" in (t.text or "") and t.get("x") != "0.0"
+    )
+    assert "prefers-color-scheme: dark) { .chart { --paper:" in svg  # a chart by itself is readable on a dark screen
+
+
+def test_scale() -> None:
+    place, marks = scale([0, 0.25, 7.6], 0, 500, "root")
+    assert marks == [0, 0.05, 0.2, 0.5, 1, 2, 5]
+    assert place(4) == pytest.approx(2 * place(1))
+    place, marks = scale([7, 1300], 0, 500, "log")
+    assert marks == [10, 20, 50, 100, 200, 500, 1000]
+    assert (place(0), place(float("inf"))) == (0, 500)
+    place, _ = scale([10, 20], 0, 100, "zero", [-500, 21, 500])
+    assert place(0) == place(-500) == 0
+    assert place(21) < place(500) == 100
 
 
 def test_parts_of_bars_add_up(database: Path) -> None:
@@ -243,6 +330,7 @@ def test_report_against_the_same_data_and_against_other(database: Path, simulate
     )
     assert done.exit_code == 0, done.output
     assert "against " in done.output
+    assert done.output.splitlines()[-1] == str(other / "report.SIMULATED.html")
     html, md = ((other / f"report.SIMULATED.{kind}").read_text() for kind in ("html", "md"))
     assert Page(html).open == []
     marked = re.findall(r"<mark>([^<]*)</mark> <span class=\"other\">([^<]*)</span>", html)[1:]  # the first explains
@@ -280,6 +368,12 @@ def test_empty_campaign_renders(tmp_path: Path) -> None:
     assert "No run counts yet." in (tmp_path / "out" / "report.md").read_text()
 
 
+@pytest.mark.parametrize("price", ["-1", "0", "x"])
+def test_a_price_that_is_none_is_refused(price: str) -> None:
+    done = CliRunner().invoke(main, ["report", "--price", price])
+    assert (done.exit_code, "'--price'" in done.output) == (2, True)
+
+
 def test_bad_places(database: Path, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="no such database"):
         render(tmp_path / "none.duckdb", tmp_path)
@@ -291,4 +385,3 @@ def test_bad_places(database: Path, tmp_path: Path) -> None:
 def test_ticks() -> None:
     assert ticks(0, 10) == [0, 2, 4, 6, 8, 10]
     assert ticks(629.9, 631.7) == [630.0, 630.5, 631.0, 631.5]
-    assert ticks(5, 5) == [5]

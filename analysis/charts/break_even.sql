@@ -1,7 +1,8 @@
--- title: Break-even: time saved against eager, less the longer start, after a number of requests
--- kind: lines
--- x: requests
--- y: s saved
-SELECT setup, model, profile, arm, x, x * saving.mean - extra.mean AS y
-FROM (SELECT *, unnest([0, 2 * coalesce(max(requests) FILTER (isfinite(requests)) OVER (PARTITION BY setup, model, profile), 500)]) AS x FROM break_evens)
-WHERE saving.mean IS NOT NULL ORDER BY setup, model, profile, arm, x;
+-- title: Requests until a longer start is repaid: every block that repays it, mean, Fieller's 95% interval where n > 1
+-- kind: dots
+-- unit: requests
+-- axis: log
+SELECT setup, model, profile, arm, list(CASE WHEN saving_s > 0 THEN greatest(extra_s / saving_s, 0) ELSE 'inf' END ORDER BY pair_id), [] AS blocks,
+       any_value(requests), any_value(fewest), any_value(most), [] AS hollow, NULL AS reference
+FROM break_evens JOIN repayments USING (setup, model, profile, arm) WHERE extra_s IS NOT NULL AND saving_s IS NOT NULL
+GROUP BY setup, model, profile, arm ORDER BY setup, model, profile, arm;

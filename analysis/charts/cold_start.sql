@@ -1,6 +1,7 @@
--- title: Start, exec to /health: warm cache (filled), and first starts or cold cache (hollow)
+-- title: Start, exec to /health: every warm start, mean, 95% interval where n > 1; hollow: first starts, cold cache
 -- kind: dots
 -- unit: s
+-- axis: common
 SELECT setup, model, NULL AS profile, arm, coalesce(points, []), [] AS blocks, estimate.mean, estimate.lo, estimate.hi, coalesce(cold, []), NULL AS reference
 FROM (FROM estimates WHERE metric = 'start_s' AND profile = '(all)')
 FULL JOIN (

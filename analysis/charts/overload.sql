@@ -1,7 +1,9 @@
--- title: Graphs over eager by queue overload: a point a cell, 95% interval; line: no change; the study's cells at its stated context
+-- title: Graphs over eager by queue overload: a point a cell, 95% interval where n > 1; hollow: the study's cells; dashed: a full pool
 -- kind: scatter
 -- x: overload of the arm graphs
 -- y: ratio of output tokens/s
+-- x_axis: root
+-- y_axis: log
 WITH cells AS (
     SELECT f.setup, f.model || ' ' || f.profile AS label, (SELECT avg(concurrency / max_concurrency) FROM runs r WHERE r.counted AND (r.setup, r.model, r.profile, r.arm) = (f.setup, f.model, f.profile, 'graphs')) AS x, f.ratio
     FROM effects f WHERE metric = 'output_tok_s' AND arm_a = 'graphs' AND arm_b = 'eager' AND ratio IS NOT NULL
@@ -9,7 +11,6 @@ WITH cells AS (
     SELECT 'study: ' || o.model || ' ' || o.profile AS label, o.value * CASE o.model WHEN '7b' THEN pub('load', 'all', 'all', 'max_model_len') / pub('load', 'all', 'all', 'default_model_len') ELSE 1 END AS x, 1 + t.value / 100 AS y
     FROM published o JOIN published t ON (t.metric, t.model, t.profile, t.arm) = ('throughput', o.model, o.profile, 'change_pct') WHERE o.metric = 'overload' AND o.arm = 'all'
 )
-SELECT setup, NULL AS model, NULL AS profile, label, round(x, 2), round(ratio.mean, 3), ratio.lo, ratio.hi FROM cells WHERE x IS NOT NULL
-UNION ALL SELECT DISTINCT setup, NULL, NULL, study.label, study.x, round(study.y, 3), NULL, NULL FROM cells, study
-UNION ALL SELECT setup, NULL, NULL, NULL, unnest([0, greatest(max(x), 7.6)]), 1, NULL, NULL FROM cells WHERE x IS NOT NULL GROUP BY setup
-ORDER BY setup, label NULLS FIRST, 5;
+SELECT setup, NULL AS model, NULL AS profile, label, round(x, 3), round(ratio.mean, 3), ratio.lo, ratio.hi, ratio.n, FALSE AS hollow FROM cells WHERE x IS NOT NULL
+UNION ALL SELECT DISTINCT setup, NULL, NULL, study.label, study.x, round(study.y, 3), NULL, NULL, NULL, TRUE FROM cells, study
+ORDER BY setup, label, 5;

@@ -1,6 +1,7 @@
--- title: Mean power over the window: every run, mean and 95% interval; dashed: the GPU at rest, where it was measured
+-- title: Mean power over the window: every run, mean, 95% interval where n > 1; dashed: the GPU at rest, where it was measured
 -- kind: dots
 -- unit: W
+-- axis: common
 SELECT setup, model, profile, arm, points, [] AS blocks, estimate.mean, estimate.lo, estimate.hi, [] AS hollow, at_rest_w AS reference
 FROM estimates LEFT JOIN (
     SELECT setup, avg(watts) AS at_rest_w FROM (SELECT DISTINCT setup, sitting_id FROM runs WHERE counted AND kind = 'run') JOIN (

@@ -1,6 +1,6 @@
 -- title: Running and waiting requests and the KV pool in use over the window, by step trace: the first counted block
 -- kind: lines
--- x: s
+-- x: s from the window's begin
 -- y: mean over 1/60 of the window
 WITH binned AS (
     SELECT w.*, window_begin_ns AS begin_ns, window_end_ns AS end_ns, lead(t_ns) OVER (PARTITION BY folder ORDER BY step) - t_ns AS wait,
