@@ -123,9 +123,8 @@ class Advice:
 
 CHANGE, TOK_S, BREAK_EVEN = "output tokens/s against eager, %", "output tokens/s", "break-even, requests"
 KV, STEPS, GAIN, RUNS = "KV tokens", "engine steps", "least gain a step that pays, %", "runs (n)"
-START = "warm start, s"
 NO_PREFILL, PROMPTS, STEP_MS = "  if prefill took no time, %", "prompt tokens, recomputed ones too", "decode step, ms"
-BY_MODEL, REAL_STEPS = f"{TOK_S}, by the model", f"{STEPS}, measured"
+BY_MODEL, REAL_STEPS, START = f"{TOK_S}, by the model", f"{STEPS}, measured", "warm start, s"
 LESS_KV, MORE_KV = "  by the model, 2% less KV in both", "  by the model, 2% more KV in both"
 
 
@@ -155,7 +154,7 @@ def given(options: dict[str, Any]) -> Facts:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        told = f"{_option(name)} {options[name]}: {first['msg']}"
+        told = f"--{name.replace('_', '-')} {options[name]}: {first['msg']}"
         raise LoadError(told, "see `campaign advise --help`") from error
     if server.prefill_ms and server.output_tok_s:
         raise LoadError("--prefill-ms and --output-tok-s both tell the prefill time", "give one of them")
@@ -164,10 +163,6 @@ def given(options: dict[str, Any]) -> Facts:
         for arm, number in value.items() if isinstance(value, dict) else [("", value)]:
             facts[f"{name}.{arm}".rstrip(".")] = Figure(number, "given")
     return facts
-
-
-def _option(fact: str) -> str:
-    return "--model-shape" if fact == "kv_bytes" else "--" + fact.split(".")[0].replace("_", "-")
 
 
 def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int, int]]]]:
@@ -261,7 +256,8 @@ class _Case:
     def need(self, name: str) -> Figure:
         if found := self.get(name):
             return found
-        raise LoadError(f"{name} is neither measured nor given", f"give {_option(name)}")
+        option = "model-shape" if name == "kv_bytes" else name.split(".")[0].replace("_", "-")
+        raise LoadError(f"{name} is neither measured nor given", f"give --{option}")
 
     def made_up_lengths(self) -> tuple[tuple[int, int], ...]:
         count, prompt, output, ratio = (self.need(name).value for name in _LOAD[1:])
@@ -300,9 +296,8 @@ class _Case:
 
     def predict(self, kv_tokens: float) -> Prediction:
         if kv_tokens not in self.predicted:
-            budget, running, context = (
-                int(self.need(name).value) for name in ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
-            )
+            names = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
+            budget, running, context = (int(self.need(name).value) for name in names)
             config = SchedulerConfig(floor(kv_tokens / _BLOCK), _BLOCK, budget, running, context)
             try:
                 self.predicted[kv_tokens] = predict(config, self.lengths, self.concurrency)
@@ -398,11 +393,8 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
     if change(STEPS):
         least = f"where a decode step is more than {rows[GAIN]['graphs'].value:.1f}% shorter than eager's"
         yield f"Prefill aside, graphs gain throughput {least}, and lose it where it is less."
-    if CHANGE not in rows and NO_PREFILL not in rows:
-        yield "Sign open: give --step-ms of both arms (TPOT of a request alone is near enough)."
-        return
     against = "Graphs as they come against eager:"
-    if CHANGE not in rows:
+    if "graphs" in rows.get(NO_PREFILL, ()):
         first, last = rows[NO_PREFILL]["graphs"].value, -100 * change(PROMPTS) / (100 + change(PROMPTS))
         yield f"{against} {first:+.1f}% output tokens/s if prefill took no time, {last:+.1f}% if it took all."
         if first * last < 0:
@@ -410,6 +402,9 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
             turn = 1000 * (eager - own) / (rows[PROMPTS]["graphs"].value - rows[PROMPTS]["eager"].value)
             yield f"The sign turns where 1000 prompt tokens take {turn:.0f} ms."
         yield "For size and what to set: --prefill-ms, or --output-tok-s of one arm."
+        return
+    if "graphs" not in rows.get(CHANGE, ()):
+        yield "Sign open: give --step-ms of both arms (TPOT of a request alone is near enough)."
         return
     n = min((f.value for f in rows.get(RUNS, {}).values()), default=None)
     noise = "" if n is None else f"; n = {n:g}, " + ("not resolved" if n < 3 else "the report tells what is resolved")

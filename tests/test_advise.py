@@ -175,6 +175,12 @@ def test_without_step_times_the_sign_is_open_and_said_to_be() -> None:
     assert not any(line.startswith("Expected best") for line in advice.words)
 
 
+def test_step_times_of_other_arms_alone_leave_the_sign_of_graphs_open() -> None:
+    steps = {"step_ms": "graphs_trimmed=38,eager=39", "prefill_ms": 100}
+    advice = given(model_shape=SHAPES["32b"], kv_tokens=KV["32b"], concurrency=64, requests=64, **steps)
+    assert advice.words[-1].startswith("Sign open")
+
+
 def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
     few = given(model_shape=SHAPES["32b"], kv_tokens=KV["32b"], concurrency=64, requests=100, range_ratio=0.3)
     assert [line.split(" = ")[0] for line in few.assumed] == [
