@@ -145,7 +145,7 @@ def test_effects_share_a_log_axis_and_say_n() -> None:
     con.execute("""CREATE TABLE effects AS SELECT 'H200' AS setup, '7b' AS model, profile, 'graphs' AS arm_a,
         'eager' AS arm_b, 'output_tok_s' AS metric, points,
         struct_pack(mean := points[1], lo := lo, hi := points[1] + 0.1) AS ratio
-        FROM (VALUES ('a', [1.1], NULL), ('b', [1.21], NULL), ('c', [1.3, 1.3], 1.2)) AS t(profile, points, lo)""")
+        FROM (VALUES ('a', [1.1e0], NULL), ('b', [1.21], NULL), ('c', [1.3, 1.3], 1.2)) AS t(profile, points, lo)""")
     svg, _ = draw(con, "effects", "", True)
     none = {float(line.get("x1", "")) for line in elements(svg, "line") if line.get("class") == "r"}
     assert len(none) == 1
