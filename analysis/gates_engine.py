@@ -99,7 +99,7 @@ def step_time_drift(e: Evidence) -> str | None:
     """Decode steps take equally long in each third of the window, within the share DRIFT (medians; steps without prompt
     tokens and with no fewer running requests than the window's median)."""
     begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.window_end_ns
-    if e.steps is None or begin_ns is None or end_ns is None:
+    if e.steps is None or begin_ns is None or end_ns is None or e.record.engine.simulated:  # its steps are sleeps
         return None
     rows = [row for row in e.steps.rows if begin_ns <= row.t_ns <= end_ns]
     usual = median_low([row.running or 0 for row in rows] or [0])

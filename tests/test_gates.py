@@ -595,6 +595,13 @@ def test_too_few_steps_tell_of_no_drift() -> None:
     assert "step_time_drift" not in codes(few_steps(gpu_run()))
 
 
+def test_the_pace_of_a_simulated_engine_is_its_machine_s() -> None:
+    drifted = slower(gpu_run(), 1.07, 1)
+    assert "step_time_drift" in codes(drifted)
+    engine = drifted.record.engine.model_copy(update={"simulated": True})
+    assert "step_time_drift" not in codes(changed(drifted, engine=engine))
+
+
 def test_drift_is_told_in_the_thirds_of_the_window() -> None:
     (reason,) = (r for r in judge(gpu_run(recorded.COMPILE_ONLY)) if r.code == "step_time_drift")
     assert reason.evidence == "a step took 35.78, 24.51, 34.86 ms in the window's thirds"
