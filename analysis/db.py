@@ -51,7 +51,8 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
         con = duckdb.connect(str(database), read_only=read_only)
         con.execute(_SETTINGS)
     except duckdb.Error as error:
-        raise LoadError(f"{database} cannot be opened as a database: {error}", "load into another path") from error
+        hint = "name another with --database"
+        raise LoadError(f"{database} cannot be opened as a database: {error}", hint) from error
     return con
 
 

@@ -55,10 +55,11 @@ class LoadSummary:
     runs: int
     counted: int
     primes: int
-    unreadable: int
+    unreadable: tuple[str, ...]  # their names
 
     def __str__(self) -> str:
-        lost = f", {self.unreadable} unreadable" if self.unreadable else ""
+        names = f"{', '.join(self.unreadable)} (next: `campaign validate` says why)"
+        lost = f", {len(self.unreadable)} unreadable: {names}" if self.unreadable else ""
         return f"{self.database}: {self.runs} runs ({self.counted} counted), {self.primes} primes{lost}"
 
 
@@ -91,7 +92,8 @@ def load(results: Path, database: Path) -> LoadSummary:
             _insert(con, "student_t", ("df", "t975"), quantiles)
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
-            ((*counts,),) = con.execute("SELECT attempts, counted, primes, unreadable FROM summary").fetchall()
+            ((runs, counted, primes),) = con.execute("SELECT attempts, counted, primes FROM summary").fetchall()
+            unreadable = tuple(place for (place,) in con.execute("SELECT folder FROM unreadable ORDER BY 1").fetchall())
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
         raise LoadError(f"{database} cannot be written: {error}", "choose another path with --database") from error
@@ -99,7 +101,7 @@ def load(results: Path, database: Path) -> LoadSummary:
         for leftover in (temporary, temporary.with_name(temporary.name + ".wal")):
             with suppress(OSError):
                 leftover.unlink()
-    return LoadSummary(database, *counts)
+    return LoadSummary(database, runs, counted, primes, unreadable)
 
 
 def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) -> bool:

@@ -44,6 +44,9 @@ class Commands(click.Group):
             if error.hint:
                 click.echo(f"next: {error.hint}", err=True)
             sys.exit(2)
+        except KeyboardInterrupt:
+            click.echo("stopped at once; start again to go on", err=True)
+            sys.exit(130)
 
 
 def plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,8 +215,8 @@ def fetch(config: Config, plan: Plan, host: EngineHost, _: GpuOptions) -> None:
 def render_report(
     results: Path | None, database: Path, out: Path, price: float | None = None, against: Path | None = None
 ) -> None:
-    """The report in `out`, of a database that is first loaded from `results` if given; prints its files. `against`:
-    another results folder or database."""
+    """The report in `out`, of a database that is first loaded from `results` if given; prints its files, the page last.
+    `against`: another results folder or database."""
     from analysis.load import load as load_results
     from report.render import render
 
@@ -225,8 +228,8 @@ def render_report(
         summary = load_results(against, out / "against.duckdb")
         click.echo(f"against {summary}")
         against = summary.database
-    for path in render(database, out, price, against):
-        click.echo(str(path))
+    page, *others = render(database, out, price, against)
+    click.echo("\n".join(map(str, (*others, page))))
 
 
 @main.command()
@@ -274,8 +277,10 @@ def load(results: Path, database: Path) -> None:
 @main.command()
 @click.argument("results", type=PATH, required=False)
 @database_option
-@click.option("--out", type=PATH, default="out", help="Folder for report.html, report.md and csv/.")
-@click.option("--price", type=float, metavar="MONEY", help="Of a GPU-hour, for the tables of cost.")
+@click.option("--out", type=PATH, default="out/report", help="Folder for report.html, report.md and csv/.")
+@click.option(
+    "--price", type=click.FloatRange(0, min_open=True), metavar="MONEY", help="Of a GPU-hour, for the tables of cost."
+)
 @click.option("--against", type=PATH, help="Results folder or database whose figures to put beside those that differ.")
 def report(results: Path | None, database: Path, out: Path, price: float | None, against: Path | None) -> None:
     """Render the report from a database; of a results folder if one is given, loaded into OUT/results.duckdb.

@@ -20,6 +20,7 @@ from runner.config_model import ModelSection, ProfileSection
 from runner.errors import EngineFailed, PreflightError
 from runner.http import HOST
 from runner.processes import FOREIGN, MARKER_VARIABLE, Child, Process, kill_marked
+from runner.units import cpu_list
 
 if TYPE_CHECKING:
     from runner.containers import Containers
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ENGINE_SIDE = Path(__file__).parent / "engine_side"
 _KEPT = "CAMPAIGN_STANDIN_"
 QUESTION_TIMEOUT_S = 120.0
+INSTALL = "install it from requirements/engine.txt (README.md, `On a GPU, without Docker`)"
 Environments = tuple[dict[str, str], dict[str, str]]  # the whole, and what the campaign sets
 
 # Asked of the engine's Python. torch is not imported: its version file is enough and takes no seconds.
@@ -87,7 +89,7 @@ class EngineHost:
     def check(self, config: Config, models: Iterable[str] | None = None) -> None:
         """Raise PreflightError if engine, cache, a CPU or a model (of `models`, default all) is not there."""
         if missing := sorted((self.cpus or frozenset()) - os.sched_getaffinity(0)):
-            raise PreflightError(f"--cpus: this process may not use CPU {missing}", "see `taskset -p $$`")
+            raise PreflightError(f"--cpus: this process may not use CPU {cpu_list(missing)}", "see `taskset -cp $$`")
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -97,7 +99,7 @@ class EngineHost:
         found, wanted = self.ask_engine(config)["version"], config.engine.version
         if found is None or found.partition("+")[0] != wanted:
             problem = f"found vLLM {found}, the campaign asks for {wanted}" if found else "vLLM is not installed there"
-            hint = f"install vLLM {wanted} there, or give another --engine-python or --engine-path"
+            hint = f"{INSTALL}, and name its environment's Python with --engine-python (or --engine-path)"
             raise PreflightError(f"--engine-python {self.python}: {problem}", hint)
         chosen = [config.models[name] for name in sorted(config.models if models is None else models)]
         if lacking := {model.name: lacks for model in chosen if (lacks := self._lacks(model))}:
@@ -149,6 +151,8 @@ class EngineHost:
         except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
             said = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()[-1]
             hint = "check --engine-python and --engine-path"
+            if isinstance(error, FileNotFoundError):
+                said, hint = "there is no such program", f"check the path; where there is no engine yet, {INSTALL}"
             raise PreflightError(f"--engine-python {self.python}: {said}", hint) from error
         return answer
 

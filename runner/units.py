@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from itertools import groupby
 
 from runner.errors import ConfigError
 
@@ -26,6 +28,12 @@ def parse_cpus(text: str) -> frozenset[int]:
             raise ConfigError(f"--cpus {text!r} is not a list of CPU numbers", "write it like 0-15 or 0,2,4-7")
         cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(cpus)
+
+
+def cpu_list(cpus: Iterable[int]) -> str:
+    """What parse_cpus reads, in ranges."""
+    runs = [[cpu for _, cpu in run] for _, run in groupby(enumerate(sorted(cpus)), lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def duration(seconds: float) -> str:

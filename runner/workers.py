@@ -26,7 +26,7 @@ from runner.nvml import Gpu, open_gpu
 from runner.plan import Plan, worker_of
 from runner.progress import block_state
 from runner.store import Store, read_records
-from runner.units import duration
+from runner.units import cpu_list, duration
 
 TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 SEVERITY = (EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED)  # any other status is worse
@@ -49,6 +49,8 @@ class GpuOptions:
         Raises PreflightError when one cannot be used, they are not of one kind, or are fewer than `workers`.
         """
         if self.no_gpu or config.engine.kind == "stand-in":
+            if self.gpu is not None:
+                raise PreflightError(f"--gpu {self.gpu}: this engine uses no GPU", "leave --gpu out")
             return []
         gpus = [open_gpu(self.gpu)]
         if self.gpu is None and self.workers != 1:
@@ -101,7 +103,7 @@ def command_lines(
     for number, own in enumerate(cpus):
         words = [sys.executable, "-m", "runner", *sys.argv[1:], "--workers", "1"]
         words += ["--worker", f"{number + 1}/{len(cpus)}", "--lock", str(lock)]
-        words += ["--cpus", ",".join(map(str, sorted(own)))]
+        words += ["--cpus", cpu_list(own)]
         words += ["--gpu", gpus[number].identity().uuid] if gpus else []
         words += ["--time-budget", f"{max(0.0, left_s):.0f}s"] if left_s is not None else []
         lines[f"gpu {gpus[number].identity().index}" if gpus else f"worker {number + 1}"] = words

@@ -87,7 +87,17 @@ def test_a_good_gpu_is_ok_and_a_mig_slice_is_not(tmp_path: Path, monkeypatch: py
 def test_a_missing_engine_and_a_missing_container_engine_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "vLLM is not installed" in finding("engine", place(tmp_path)).found
+    where = place(tmp_path)
+    said = finding("engine", where)
+    assert "vLLM is not installed" in said.found
+    assert "requirements/engine.txt" in said.mend
+    host = EngineHost(".venv-vllm/bin/python", (), tmp_path, tmp_path, "vllm")
+    said = finding("engine", Place(where.config, where.plan, host, where.results, where.gpus))
+    assert said.found == "--engine-python .venv-vllm/bin/python: there is no such program"
+    assert "requirements/engine.txt" in said.mend
+    host = EngineHost(sys.executable, (), tmp_path, tmp_path, "vllm", frozenset(range(5000, 5099)))
+    said = finding("engine", Place(where.config, where.plan, host, where.results, where.gpus))
+    assert said.found == "--cpus: this process may not use CPU 5000-5098"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     said = finding("engine", place(tmp_path, launcher="container"))
     assert "no container engine answers" in said.found
@@ -187,6 +197,15 @@ def test_the_command_ends_with_2_where_a_check_failed(tmp_path: Path) -> None:
     assert bad.exit_code == 2
     assert "next: " in bad.output
     assert not (tmp_path / "r").exists()
+
+
+def test_a_command_that_is_stopped_at_once_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runner.cli.render_plan", interrupted)
+    done = CliRunner().invoke(main, ["plan", "--config", str(ROOT / "campaign.toml")])
+    assert (done.exit_code, done.stderr) == (130, "stopped at once; start again to go on\n")
 
 
 HUB = """

@@ -106,7 +106,7 @@ def test_set_aside_and_unreadable(synthetic: Path, tmp_path: Path) -> None:
         },
     }
     assert [row[0] for row in query(database, "SELECT folder FROM unreadable")] == ["runs/7b.graphs.sporadic.r93.p1a1"]
-    assert summary.unreadable == 1
+    assert summary.unreadable == ("runs/7b.graphs.sporadic.r93.p1a1",)
     assert "unreadable" in str(summary)
 
 

@@ -126,5 +126,6 @@ def test_sittings_that_must_agree_and_do_not_are_named(tmp_path: Path, capsys: p
 
 
 def test_a_folder_that_holds_no_results(tmp_path: Path) -> None:
-    with pytest.raises(CampaignError):
+    with pytest.raises(CampaignError, match="is not a results folder") as caught:
         merge(tmp_path / "into", [tmp_path])
+    assert "--config" not in caught.value.hint

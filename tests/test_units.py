@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner.errors import ConfigError
-from runner.units import parse_cpus, parse_duration_s
+from runner.units import cpu_list, parse_cpus, parse_duration_s
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("27m", 1620), ("1h30m", 5400), ("1.5h", 5400)])
@@ -19,6 +19,7 @@ def test_bad_durations_are_named(text: str) -> None:
 
 def test_cpu_lists() -> None:
     assert parse_cpus("0-3,8") == {0, 1, 2, 3, 8}
+    assert cpu_list({8, 3, 2, 1, 0}) == "0-3,8"
     for text in ("", "a", "3-1", "1,,2"):
         with pytest.raises(ConfigError, match="CPU numbers"):
             parse_cpus(text)

@@ -56,6 +56,8 @@ def test_every_gpu_is_used_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch
     assert GpuOptions(no_gpu=True).open(VLLM) == GpuOptions().open(CONFIG) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert uuids(None, None) == ["GPU-0000-1"]
+    with pytest.raises(PreflightError, match="--gpu 7: this engine uses no GPU"):
+        GpuOptions("7").open(CONFIG)
 
 
 @pytest.mark.usefixtures("two_gpus")

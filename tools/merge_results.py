@@ -56,7 +56,7 @@ def _newest(folders: list[Path]) -> Config:
     """The configuration that holds all the others'. Raises ConfigError or StoreError."""
     newest: Config | None = None
     for folder in folders:
-        config, header = load_config(folder / "campaign.toml"), read_header(folder)
+        header, config = read_header(folder), load_config(folder / "campaign.toml")
         if changed := changed_keys(header["configuration"], config_fingerprint(config)):
             raise StoreError(
                 f"{folder}: campaign.toml and campaign.json differ in {', '.join(changed)}", "restore both"

@@ -214,5 +214,8 @@ def main(config: Config, plan: Plan, host: EngineHost, gpus: GpuOptions, *, resu
     click.echo(f"{path}: {len(runs)} runs, {(runs[-1].end_ns - runs[0].begin_ns) / 1e9 / len(runs):.1f} s each")
 
 
+next(option for option in main.params if option.name == "workers").hidden = True  # type: ignore[attr-defined]
+
+
 if __name__ == "__main__":
     main()
