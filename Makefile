@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 ENGINE_VENV ?= .venv-engine
-RESULTS ?= $(firstword $(wildcard results/*))
+RESULTS ?= results/enforce_eager
 OUT ?= out/gpu-bundle
 BIN := $(VENV)/bin
 # The engine's packages are resolved as they were on this day, so that the list can be made again.
