@@ -311,7 +311,7 @@ def test_effects_are_those_computed_by_hand(small: Path, tmp_path: Path) -> None
     )
     assert forward[:3] == pytest.approx([math.exp(mean), math.exp(mean - half), math.exp(mean + half)], rel=1e-5)
     assert forward[3] == pytest.approx(sum(graphs) / 2 - sum(eager) / 2)
-    assert (forward[4], forward[5]) == (0.5, "lower" if mean + half < 0 else "not resolved")
+    assert (forward[4], forward[5]) == (0.5, "not resolved")  # whatever the interval: two blocks decide nothing
     assert forward[6] == pytest.approx([x / y for x, y in zip(graphs, eager, strict=True)])
     assert (back[0], back[3]) == (pytest.approx(1 / forward[0]), pytest.approx(-forward[3]))
 

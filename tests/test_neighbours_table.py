@@ -22,9 +22,11 @@ def rows(root: Path, alone: int, beside: int, slower: float, monkeypatch: pytest
     for repetition in range(1, alone + beside + 1):
         late = repetition > alone
         monkeypatch.setitem(make_store.SPEED, "eager", 1.08 * (slower if late else 1) * (1 + repetition % 2 / 1000))
-        make_store.synthetic_run(root, "7b", "eager", "sustained", repetition, ("eager",))
-        if late:  # of the same boot and at the same time: begins with the repetition's thousand seconds
-            make_store.synthetic_run(root, "32b", "graphs", "sustained", repetition, ("graphs",), gpu=OTHER_GPU)
+        begin = 1000.0 * repetition
+        make_store.synthetic_run(root, "7b", "eager", "sustained", repetition, ("eager",), begin=begin)
+        if late:  # of the same boot and at the same time
+            more = {"begin": begin, "gpu": OTHER_GPU}
+            make_store.synthetic_run(root, "32b", "graphs", "sustained", repetition, ("graphs",), **more)
     load(root, root / "d.duckdb")
     with connect(root / "d.duckdb") as con:
         found = next(t for t in read_tables(con) if t.name == "15_neighbours")
