@@ -65,7 +65,8 @@ def functions(names: dict[str, Any]) -> Iterator[tuple[str, FunctionType]]:
         elif isinstance(value, FunctionType):
             yield name, value
         elif isinstance(value, type):
-            yield from ((f"{name}.{inner}", f) for inner, f in vars(value).items() if isinstance(f, FunctionType))
+            inner = {key: getattr(member, "fget", member) for key, member in vars(value).items()}  # of properties too
+            yield from ((f"{name}.{key}", f) for key, f in inner.items() if isinstance(f, FunctionType))
 
 
 def noticed(module: str, source: str) -> bool:
