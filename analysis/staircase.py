@@ -47,14 +47,13 @@ def add_staircase(con: duckdb.DuckDBPyConnection) -> None:
         while points:  # a pool that holds the whole load schedules like any other that does
             found |= {blocks: _predict(*load, min(blocks, block_need + 2)) for blocks in sorted(points)}
             points = {(a + b) // 2 for a, b in pairwise(sorted(found)) if curve and _is_jump(b - a, found[a], found[b])}
-        con.executemany(
-            "INSERT INTO model_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (setup, model, profile, blocks, blocks not in measured, p.waiting_steps, p.mean_running, p.preempted)
-                for blocks, p in sorted(found.items())
-                if p
-            ],
-        )
+        rows = [
+            (setup, model, profile, blocks, blocks not in measured, p.waiting_steps, p.mean_running, p.preempted)
+            for blocks, p in sorted(found.items())
+            if p
+        ]
+        if rows:  # none where no request fits
+            con.executemany("INSERT INTO model_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def _is_jump(gap_blocks: int, left: Prediction | None, right: Prediction | None) -> bool:

@@ -316,6 +316,14 @@ def test_effects_are_those_computed_by_hand(small: Path, tmp_path: Path) -> None
     assert (back[0], back[3]) == (pytest.approx(1 / forward[0]), pytest.approx(-forward[3]))
 
 
+def test_a_pool_that_the_model_fits_no_request_into_has_no_prediction(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",), facts={"num_blocks": 2})
+    load(root, tmp_path / "d.duckdb")
+    assert query(tmp_path / "d.duckdb", "SELECT count(*) FROM runs WHERE counted") == [(1,)]
+    assert query(tmp_path / "d.duckdb", "SELECT count(*) FROM model_steps WHERE setup <> 'published study'") == [(0,)]
+
+
 def test_effects_without_interval_or_ratio(tmp_path: Path) -> None:
     root = make_store.write_header(tmp_path / "store")
     for arm in ("graphs", "eager"):
