@@ -250,7 +250,7 @@ def test_answer_in_words(recorded: dict[str, Table]) -> None:
     assert "start is shorter" not in " ".join(answers.values())
     lose = answers["What can make graphs lose?"]
     assert "graphs did not lose in what was measured" in lose
-    assert "net of the change in padding" in lose
+    assert "together with the change in padding" in lose
     assert "alone" not in lose
     assert "open until graphs_unpadded is measured" in lose
     assert "32b sustained not resolved (n = 1), measured ratio 1.128" in answers["What to set?"]

@@ -19,7 +19,7 @@ pools AS (SELECT setup, model, round(avg(kv_blocks) FILTER (arm = 'graphs')) AS 
 answers AS (
     SELECT setup, 1 AS n, 'What does --enforce-eager cost?' AS question, 'Output tokens/s with eager against graphs and torch.compile: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.'
            || coalesce(' Warnings on these runs: ' || (SELECT string_agg(model || ' ' || profile || ' ' || arm || ' ' || warnings, '; ' ORDER BY model, profile, arm) FROM cell_warnings w WHERE w.setup = r.setup AND arm IN ('graphs', 'eager')) || '.', '')
-           || (SELECT CASE WHEN count(*) FILTER (share > 0.1) = 0 THEN '' ELSE ' Beside another GPU at work: ' || count(*) FILTER (share > 0.1) || ' of ' || count(*) || ' of them.' END FROM window_shares s WHERE s.setup = r.setup AND arm IN ('graphs', 'eager')) AS answer
+           || (SELECT CASE WHEN count(*) FILTER (share > 0.1) = 0 THEN '' ELSE ' Beside another GPU at work: ' || count(*) FILTER (share > 0.1) || ' of ' || count(*) || ' of them.' END || ' All with step trace and GPU samples, whose own cost is a table below.' FROM window_shares s WHERE s.setup = r.setup AND arm IN ('graphs', 'eager')) AS answer
     FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s' AND arm_a = 'eager' AND arm_b = 'graphs' GROUP BY setup
     UNION ALL
     SELECT setup, 2, 'What does it buy?', 'A warm start with eager: '
@@ -27,12 +27,12 @@ answers AS (
                 ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
                 || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
-           || coalesce(' Starts that should be alike, whatever the load and the KV pool: ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
+           || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched among graphs): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
                 || '; where they differ much, so much of the extra start is chance.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
     SELECT t.setup, 3, 'What can make graphs lose?', string_agg(g.cell || CASE WHEN g.is_ = 'lower' THEN ': graphs lost, ' WHEN g.is_ = 'higher' THEN ': graphs did not lose, ' WHEN g.ratio.mean >= 1 THEN ': graphs did not lose in what was measured, ' ELSE ': graphs were slower in what was measured, ' END || g.change, '; ' ORDER BY t.cell)
-           || '. What works against them is the KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). With the smaller pool, net of the change in padding that comes with it, throughput changes by: '
+           || '. What works against them is the KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). With the smaller pool, together with the change in padding that comes with it, throughput changes by: '
            || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell) || '.' || coalesce(' Padding of FULL steps while requests wait, the smaller pool against eager''s: ' || string_agg(t.cell || ' ' || own.pct || ' against ' || matched.pct, '; ' ORDER BY t.cell) || '.', '')
            || ' At equal KV graphs against eager: ' || string_agg(e.cell || ' ' || e.change, '; ' ORDER BY t.cell) || '.'
            || CASE WHEN count(u.cell) < count(*) THEN ' Pool and padding are not separated' || CASE WHEN count(u.cell) > 0 THEN ' in every cell' ELSE '' END || ': open until graphs_unpadded is measured.' ELSE '' END
