@@ -430,7 +430,8 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
     if chosen not in (*ran, "eager"):
         of = [row[chosen].value for name, row in rows.items() if name in (CHANGE, LESS_KV, MORE_KV) and chosen in row]
         best += f" ({min(of):+.1f} to {max(of):+.1f}% against eager within 2% of the KV pools; not run)"
-    yield f"Expected best: {best}{noise}."
+    lead = "Expected best" if n is None or n >= 3 else "No advice on fewer than three blocks; the model expects"
+    yield f"{lead}: {best}{noise}."
 
 
 def as_json(advice: Sequence[Advice]) -> str:

@@ -238,7 +238,7 @@ def test_advice_from_single_runs_is_not_resolved(shipped: Path) -> None:
     for advice in answer(shipped, {}):
         assert set(advice.rows["runs (n)"].values()) == {Figure(1, "measured", "one run")}
         best = advice.words[-1]
-        assert best.startswith("Expected best: ")
+        assert best.startswith("No advice on fewer than three blocks; the model expects: ")
         assert best.endswith("; n = 1, not resolved.")
         assert any(line.endswith("measured; n = 1, not resolved.") for line in advice.words)
         if advice.title.startswith("32b"):
