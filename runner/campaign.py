@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -82,6 +82,17 @@ class Summary:
     message: str
 
 
+@contextmanager
+def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM go to `handler` meanwhile."""
+    previous = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
+
+
 class StopFlag:
     """Set by SIGINT or SIGTERM. A second signal raises KeyboardInterrupt in whatever is going on."""
 
@@ -95,14 +106,8 @@ class StopFlag:
         self.signum = signum
         self.event.set()
 
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        previous = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+    def installed(self) -> AbstractContextManager[None]:
+        return handling_stops(self._handle)
 
 
 def machine_id() -> str:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
-from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, STOP_SIGNALS, Summary
+from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Summary, handling_stops
 from runner.config import Config
 from runner.errors import PreflightError
 from runner.nvml import Gpu, open_gpu
@@ -132,8 +132,7 @@ def run_workers(plan: Plan, store: Store, lines: dict[str, list[str]]) -> Summar
         for worker in workers.values():
             worker.send_signal(signum)
 
-    previous = {number: signal.signal(number, hand_on) for number in STOP_SIGNALS}
-    try:
+    with handling_stops(hand_on):
         for name, line in lines.items():
             worker = workers[name] = subprocess.Popen(
                 line,
@@ -152,9 +151,6 @@ def run_workers(plan: Plan, store: Store, lines: dict[str, list[str]]) -> Summar
         statuses = {name: worker.wait() for name, worker in workers.items()}
         for relay in relays:
             relay.join(RELAY_WAIT_S)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     records, _ = read_records(store.root)
     left = sum(len(block_state(block, records, None).missing_arms) for block in plan.blocks)
     failed = sum(record.status != "valid" for record in records) - before
