@@ -97,20 +97,21 @@ def steps_disagree_with_client(e: Evidence) -> str | None:
 )
 def step_time_drift(e: Evidence) -> str | None:
     """Decode steps take equally long in each third of the window, within the share DRIFT (medians; steps without prompt
-    tokens and with no fewer running requests than the window's median)."""
+    tokens and with no fewer running requests than the window's median). How large it is, its tenths tell too."""
     begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.window_end_ns
     if e.steps is None or begin_ns is None or end_ns is None or e.record.engine.simulated:  # its steps are sleeps
         return None
     rows = [row for row in e.steps.rows if begin_ns <= row.t_ns <= end_ns]
     usual = median_low([row.running or 0 for row in rows] or [0])
     steps = [(b.t_ns - a.t_ns) / 1e6 for a, b in pairwise(rows) if not b.prompt_tokens and (b.running or 0) >= usual]
-    third = len(steps) // 3
-    if third < DRIFT_STEPS:
+    if (n := len(steps)) < 3 * DRIFT_STEPS:
         return None
-    thirds = [median(steps[i * third : (i + 1) * third]) for i in range(3)]
+    thirds, tenths = ([median(steps[n * i // k : n * (i + 1) // k]) for i in range(k)] for k in (3, 10))
     if max(thirds) <= (1 + DRIFT) * min(thirds):
         return None
-    return f"a step took {', '.join(f'{ms:.2f}' for ms in thirds)} ms in the window's thirds"
+    told, least, most = ", ".join(f"{ms:.2f}" for ms in thirds), min(tenths), max(tenths)
+    range_ms = f"{least:.2f} to {most:.2f} ms in its tenths (+{most / least - 1:.0%})"
+    return f"a step took {told} ms in the window's thirds, {range_ms}"
 
 
 @warning("Model runner V2 does not report them: set VLLM_USE_V2_MODEL_RUNNER=0. Padding is unknown, not 0.")

@@ -124,10 +124,10 @@ SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind
            SELECT profile, span_text(min(d0(power_capped_pct)), max(d0(power_capped_pct))) || '%' AS pct FROM energy JOIN runs USING (folder) WHERE counted AND runs.kind = 'run' AND power_capped_pct IS NOT NULL GROUP BY profile)) AS power_capped
 FROM runs;
 
--- Warnings of the counted runs of a cell and arm, as text.
+-- Warnings of the counted runs of a cell and arm, as text; one that names its size in per cent (step_time_drift) with that of the run where it is largest.
 CREATE VIEW cell_warnings AS
-SELECT setup, model, profile, arm, string_agg(code || ' (' || n || ' of ' || runs || ')', ', ' ORDER BY code) AS warnings
-FROM (SELECT setup, model, profile, arm, code, count(DISTINCT folder) AS n FROM reasons JOIN runs USING (folder) WHERE severity = 'warning' AND counted AND kind = 'run' GROUP BY ALL)
+SELECT setup, model, profile, arm, string_agg(code || ' (' || n || ' of ' || runs || coalesce(': ' || most, '') || ')', ', ' ORDER BY code) AS warnings
+FROM (SELECT setup, model, profile, arm, code, count(DISTINCT folder) AS n, arg_max(evidence, TRY_CAST(regexp_extract(evidence, '\(\+(\d+)%\)$', 1) AS INTEGER)) AS most FROM reasons JOIN runs USING (folder) WHERE severity = 'warning' AND counted AND kind = 'run' GROUP BY ALL)
 JOIN (SELECT setup, model, profile, arm, count(*) AS runs FROM runs WHERE counted AND kind = 'run' GROUP BY ALL) USING (setup, model, profile, arm) GROUP BY ALL;
 
 -- Warm starts of counted runs that should be alike, as text: one arm, whatever the load and the KV pool.

@@ -275,13 +275,13 @@ def later_steps(e: Evidence, seconds: float) -> Evidence:
     return steps(e, rows=tuple(replace(row, t_ns=row.t_ns + round(seconds * NS)) for row in e.steps.rows))
 
 
-def slower(e: Evidence, factor: float, third: int) -> Evidence:
-    """Every step in a third of the window takes longer."""
+def slower(e: Evidence, factor: float, part: int, of: int = 3) -> Evidence:
+    """Every step in a part of the window takes longer."""
     assert e.steps is not None
     t, rows, at_ns = e.record.timeline, [], e.steps.rows[0].t_ns
     begin_ns, end_ns = t.window_begin_ns or 0, t.window_end_ns or 0
     for a, b in pairwise((e.steps.rows[0], *e.steps.rows)):
-        slow = (b.t_ns - begin_ns) * 3 // (end_ns - begin_ns) == third
+        slow = (b.t_ns - begin_ns) * of // (end_ns - begin_ns) == part
         at_ns += round((b.t_ns - a.t_ns) * (factor if slow else 1))
         rows.append(replace(b, t_ns=at_ns))
     return steps(e, rows=tuple(rows))
@@ -604,7 +604,17 @@ def test_the_pace_of_a_simulated_engine_is_its_machine_s() -> None:
 
 def test_drift_is_told_in_the_thirds_of_the_window() -> None:
     (reason,) = (r for r in judge(gpu_run(recorded.COMPILE_ONLY)) if r.code == "step_time_drift")
-    assert reason.evidence == "a step took 35.78, 24.51, 34.86 ms in the window's thirds"
+    assert reason.evidence == (
+        "a step took 35.78, 24.51, 34.87 ms in the window's thirds, 23.24 to 46.21 ms in its tenths (+99%)"
+    )
+
+
+def test_the_size_of_a_drift_within_a_third_is_told() -> None:
+    """A tenth of the window at twice the time hardly moves the median of its third."""
+    (reason,) = (r for r in judge(slower(slower(gpu_run(), 2.0, 4, 10), 1.07, 1)) if r.code == "step_time_drift")
+    assert reason.evidence == (
+        "a step took 20.56, 22.16, 20.56 ms in the window's thirds, 20.56 to 43.50 ms in its tenths (+112%)"
+    )
 
 
 def test_a_window_of_five_seconds_has_energy() -> None:

@@ -104,7 +104,7 @@ def test_answer(recorded: Path) -> None:
 
 @pytest.fixture(scope="module")
 def two_blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
-    """Eager takes five times as long, graphs and trimmed graphs the same; one eager run has a warning."""
+    """Eager takes five times as long, graphs and trimmed graphs the same; eager runs have warnings."""
     folder, arms = tmp_path_factory.mktemp("two"), ("graphs", "eager", "graphs_kv_matched", "graphs_trimmed")
     root = make_store.write_header(folder / "store")
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,11 @@ def two_blocks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
     load(root, folder / "d.duckdb")
     with connect(folder / "d.duckdb", read_only=False) as con:
         con.execute("DELETE FROM reasons")
-        con.execute("INSERT INTO reasons VALUES ('7b.eager.sustained.r1.p1a1', 'step_time_drift', 'warning', '', '')")
+        con.execute("""INSERT INTO reasons SELECT '7b.eager.sustained.' || run, code, 'warning', evidence, ''
+            FROM (VALUES
+            ('r1.p1a1', 'step_time_drift', 'a step took 9 ms, 9 to 10 ms in its tenths (+11%)'),
+            ('r2.p1a1', 'step_time_drift', 'a step took 8 ms, 8 to 20 ms in its tenths (+150%)'),
+            ('r2.p1a1', 'telemetry_gap', '2.0 s without a sample')) AS t(run, code, evidence)""")
     return tables(folder / "d.duckdb")
 
 
@@ -129,11 +133,14 @@ def test_two_blocks_call_nothing_higher(two_blocks: dict[str, Table]) -> None:
 
 
 def test_warnings_stand_beside_the_figures(two_blocks: dict[str, Table]) -> None:
-    assert find(two_blocks["throughput"], arm="eager")["warnings"] == "step_time_drift (1 of 2)"
+    drift = "step_time_drift (2 of 2: a step took 8 ms, 8 to 20 ms in its tenths (+150%))"  # where it is largest
+    assert find(two_blocks["throughput"], arm="eager")["warnings"] == f"{drift}, telemetry_gap (1 of 2)"
+    run = find(two_blocks["runs"], folder="7b.eager.sustained.r1.p1a1")
+    assert run["reasons"] == "step_time_drift (warning: a step took 9 ms, 9 to 10 ms in its tenths (+11%))"
     assert find(two_blocks["throughput"], arm="graphs")["warnings"] == ""
     answer = find(two_blocks["in_words"], question="What does --enforce-eager cost?")["answer"]
     assert answer.startswith("Output tokens/s with eager against graphs and torch.compile: 7b sustained -")
-    assert "Warnings on these runs: 7b sustained eager step_time_drift (1 of 2)." in answer
+    assert f"Warnings on these runs: 7b sustained eager {drift}, telemetry_gap (1 of 2)." in answer
 
 
 def test_trimming_is_advised_on_three_blocks_only(two_blocks: dict[str, Table]) -> None:
