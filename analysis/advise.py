@@ -26,7 +26,6 @@ from analysis.scheduling import Prediction, SchedulerConfig, SchedulingError, de
 ARMS = ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
 GIB = 2**30
 RESOLUTION = 0.02  # the throughput of recorded arms that it was not fitted to is met this well (tests/test_advise.py)
-_BLOCK = 16  # tokens
 _LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "range_ratio")
 _KV_ERROR = 0.02  # of the pool: how far the range of the change looks
 _CELLS_SQL, _PUBLISHED = (Path(__file__).with_name(name) for name in ("advise.sql", "published.toml"))
@@ -74,6 +73,7 @@ class Server(BaseModel):
     max_model_len: PositiveInt | None = Field(None, description="Context length.  [assumed: 4096]")
     max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of a step.  [assumed: 8192]")
     max_num_seqs: PositiveInt | None = Field(None, description="Requests in a step.  [assumed: 1024]")
+    block_size: PositiveInt | None = Field(None, description="Tokens a KV block.  [assumed: 16]")
     kv_tokens: PerArm | None = Field(None, description="ARM=N,…: the log's `GPU KV cache size`.")
     graph_gib: PositiveFloat | None = Field(None, description="The log's `Estimated CUDA graph memory`.")
     model_shape: KvBytes | None = Field(
@@ -104,6 +104,7 @@ _ASSUMED: Facts = {
     "max_model_len": Figure(4096, "assumed", "context length"),
     "max_num_batched_tokens": Figure(8192, "assumed", "vLLM's default on a card of 70 GiB or more"),
     "max_num_seqs": Figure(1024, "assumed", "vLLM's default on a card of 70 GiB or more"),
+    "block_size": Figure(16, "assumed", "tokens a KV block, vLLM's default on a GPU"),
     "utilization": Figure(0.92, "assumed", "vLLM's default"),
     "overhead_gib": Figure(2.45, "assumed", "as measured with 7B and 32B shapes on one H200"),
 }
@@ -178,7 +179,10 @@ def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int
     ]
     if not found:
         there = ", ".join(sorted({f"{model}.{profile}" for _, model, profile, *_ in rows})) or "none"
-        raise LoadError(f"no cell {cell}", f"of those with runs of graphs and eager name one with --cell: {there}")
+        raise LoadError(
+            f"no cell {cell}",
+            f"of those with runs of graphs and eager, in KV blocks of one size, name one with --cell: {there}",
+        )
     return found
 
 
@@ -289,16 +293,17 @@ class _Case:
             gib = inputs[0].value * size.value / GIB + inputs[1].value
         else:
             raise LoadError("the size of the KV pool is not known", "give --kv-tokens or --card-gib")
-        blocks = (gib - graphs.value) * GIB / size.value // _BLOCK
+        block = self.need("block_size").value
+        blocks = (gib - graphs.value) * GIB / size.value // block
         if blocks < 2:
             raise LoadError(f"{arm}: no memory is left for the KV cache", "check --card-gib and --weights-gib")
-        return _marked(blocks * _BLOCK, *inputs, graphs, size)
+        return _marked(blocks * block, *inputs, graphs, size)
 
     def predict(self, kv_tokens: float) -> Prediction:
         if kv_tokens not in self.predicted:
-            names = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
-            budget, running, context = (int(self.need(name).value) for name in names)
-            config = SchedulerConfig(floor(kv_tokens / _BLOCK), _BLOCK, budget, running, context)
+            names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
+            size, budget, running, context = (int(self.need(name).value) for name in names)
+            config = SchedulerConfig(floor(kv_tokens / size), size, budget, running, context)
             try:
                 self.predicted[kv_tokens] = predict(config, self.lengths, self.concurrency)
             except SchedulingError as error:

@@ -1,4 +1,4 @@
--- The cells of which both graphs and eager were measured: setup, model, profile, facts (name, value, basis, how) and the (prompt,
+-- The cells of which both graphs and eager were measured, all arms with KV blocks of one size: setup, model, profile, facts (name, value, basis, how) and the (prompt,
 -- output) tokens of the requests of the first run. Step times come from graphs and eager alone; other arms' steps and
 -- throughput are there to compare with. Facts of no arm in particular come from eager, then from graphs, which counts.
 WITH times AS (
@@ -8,7 +8,7 @@ WITH times AS (
     FROM times GROUP BY folder
 ), arms AS (
     SELECT setup, model, profile, arm, count(*) AS n, n::DOUBLE AS runs,
-           avg(num_gpu_blocks) * 16 AS kv_tokens, avg(step_ms) AS step_ms, avg(s.steps) AS steps,
+           avg(num_gpu_blocks * block_tokens(kv_block_tokens)) AS kv_tokens, any_value(kv_block_tokens)::DOUBLE AS block_size, avg(step_ms) AS step_ms, avg(s.steps) AS steps,
            avg(output_tok_s) AS output_tok_s, avg(f.start_s) AS start_s, avg(estimated_graph_gib) AS graph_gib,
            avg(available_kv_gib * 2 ** 30 / r.kv_tokens) FILTER (num_gpu_blocks = num_gpu_blocks_natural) AS kv_bytes,
            any_value(num_prompts)::DOUBLE AS requests, any_value(input_tokens)::DOUBLE AS input_tokens,
@@ -29,5 +29,6 @@ SELECT setup, model, profile,
        (SELECT list((q.input_tokens, q.output_tokens) ORDER BY request) FROM requests q WHERE folder = (
             SELECT min(folder) FROM runs r
             WHERE counted AND (r.setup, r.model, r.profile) = (facts.setup, facts.model, facts.profile)))
-FROM facts WHERE of_any_arm OR arm IN ('graphs', 'eager')
-GROUP BY ALL HAVING count(DISTINCT arm) FILTER (arm IN ('graphs', 'eager')) = 2 ORDER BY setup, model, profile
+FROM facts WHERE of_any_arm OR name = 'block_size' OR arm IN ('graphs', 'eager')
+GROUP BY ALL HAVING count(DISTINCT arm) FILTER (arm IN ('graphs', 'eager')) = 2 AND count(DISTINCT value) FILTER (name = 'block_size') <= 1
+ORDER BY setup, model, profile

@@ -181,6 +181,7 @@ def _attempt(evidence: Evidence, folder: Path) -> dict[str, Any]:
         **{f"gpu_{key}": value for key, value in (plain["gpu"] or {}).items()},
         **{f"engine_{key}": value for key, value in plain["engine"].items()},
         "simulated": record.engine.simulated,
+        "kv_block_tokens": next((m.block_size for m in (evidence.after, evidence.before) if m and m.block_size), None),
         **{column: scalars.get(key) for column, key in _BENCH.items()},
     }
 

@@ -16,13 +16,13 @@ SELECT key[1] AS metric, key[2] AS model, key[3] AS profile, key[4] AS arm, TRY_
 FROM leaves WHERE len(key) = 4;
 CREATE MACRO pub(the_metric, the_model, the_profile, of_arm) AS (SELECT any_value(value) FROM published WHERE (metric, model, profile, arm) = (the_metric, the_model, the_profile, of_arm));
 
--- KV blocks that the study's overload of the 32B implies: with graphs, and with the memory of its graphs given back.
+-- KV blocks, of 16 tokens as by default, that the study's overload of the 32B implies: with graphs, and with the memory of its graphs given back.
 CREATE VIEW published_pools AS
 SELECT [floor(tokens / 16)::BIGINT, floor((tokens + pub('graph_gib', '32b', 'all', 'graphs') * 2 ** 30 / pub('kv_bytes_per_token', '32b', 'all', 'all')) / 16)::BIGINT] AS blocks
 FROM (SELECT pub('load', 'all', 'sustained', 'concurrency') / pub('overload', '32b', 'sustained', 'all') * pub('load', 'all', 'all', 'max_model_len') AS tokens);
 
--- The scheduling model's prediction for a cell's load and any number of KV blocks; filled by analysis/staircase.py. curve: not a measured arm's count.
-CREATE TABLE model_steps (setup VARCHAR, model VARCHAR, profile VARCHAR, kv_blocks BIGINT, curve BOOLEAN, steps BIGINT, mean_running DOUBLE, preempted BIGINT);
+-- The scheduling model's prediction for a cell's load and any number of KV blocks of a size; filled by analysis/staircase.py. curve: not a measured arm's count.
+CREATE TABLE model_steps (setup VARCHAR, model VARCHAR, profile VARCHAR, block_tokens BIGINT, kv_blocks BIGINT, curve BOOLEAN, steps BIGINT, mean_running DOUBLE, preempted BIGINT);
 
 -- Spread of the runs of a cell, each arm against eager.
 CREATE TABLE spreads AS

@@ -18,27 +18,27 @@ _CURVE_POINTS = 24
 _JUMP_BLOCKS, _JUMP_SHARE = 4, 0.01  # two points further apart, in blocks and in steps, get one between them
 _MARGIN = 0.09  # of the blocks measured, beyond the least and the greatest
 _CELLS = """
-    SELECT setup, model, profile, true AS curve, any_value(concurrency), any_value(max_model_len),
-           any_value(max_num_batched_tokens), list(DISTINCT num_gpu_blocks ORDER BY num_gpu_blocks),
-           any_value(lengths ORDER BY repetition, folder)
+    SELECT setup, model, profile, block_tokens(kv_block_tokens) AS tokens, true AS curve,
+           any_value(concurrency), any_value(max_model_len), any_value(max_num_batched_tokens),
+           list(DISTINCT num_gpu_blocks ORDER BY num_gpu_blocks), any_value(lengths ORDER BY repetition, folder)
     FROM runs JOIN run_figures USING (folder)
     JOIN (
         SELECT folder, list((q.input_tokens, q.output_tokens) ORDER BY request) AS lengths
         FROM requests q GROUP BY folder
     ) USING (folder)
     WHERE steps IS NOT NULL AND num_gpu_blocks IS NOT NULL AND concurrency > 1 GROUP BY ALL
-    UNION ALL SELECT 'published study', '32b', 'sustained', false, 64, 4096, 8192, blocks,
+    UNION ALL SELECT 'published study', '32b', 'sustained', 16, false, 64, 4096, 8192, blocks,
            list_transform(range(500), lambda i: (1024, 128)) FROM published_pools
     ORDER BY ALL
 """
 
 
 def add_staircase(con: duckdb.DuckDBPyConnection) -> None:
-    """Fill `model_steps`: each measured block count and, where the pool is too small for the load, a curve, finer at
-    its jumps."""
-    for setup, model, profile, curve, concurrency, context, budget, measured, lengths in con.execute(_CELLS).fetchall():
-        block_need = concurrency * max(-(-sum(pair) // 16) for pair in lengths)
-        load = (tuple(lengths), concurrency, context or 4096, budget or 8192)
+    """Fill `model_steps`: each measured count of blocks of a size and, where the pool is too small for the load, a
+    curve, finer at its jumps."""
+    for *cell, size, curve, concurrency, context, budget, measured, lengths in con.execute(_CELLS).fetchall():
+        block_need = concurrency * max(-(-sum(pair) // size) for pair in lengths)
+        load = (tuple(lengths), concurrency, size, context or 4096, budget or 8192)
         points = set(measured)
         if curve and measured[0] <= block_need:
             low, high = round(measured[0] * (1 - _MARGIN)), round(measured[-1] * (1 + _MARGIN))
@@ -48,12 +48,12 @@ def add_staircase(con: duckdb.DuckDBPyConnection) -> None:
             found |= {blocks: _predict(*load, min(blocks, block_need + 2)) for blocks in sorted(points)}
             points = {(a + b) // 2 for a, b in pairwise(sorted(found)) if curve and _is_jump(b - a, found[a], found[b])}
         rows = [
-            (setup, model, profile, blocks, blocks not in measured, p.waiting_steps, p.mean_running, p.preempted)
+            (*cell, size, blocks, blocks not in measured, p.waiting_steps, p.mean_running, p.preempted)
             for blocks, p in sorted(found.items())
             if p
         ]
         if rows:  # none where no request fits
-            con.executemany("INSERT INTO model_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            con.executemany("INSERT INTO model_steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def _is_jump(gap_blocks: int, left: Prediction | None, right: Prediction | None) -> bool:
@@ -64,10 +64,9 @@ def _is_jump(gap_blocks: int, left: Prediction | None, right: Prediction | None)
 
 @lru_cache(maxsize=256)
 def _predict(
-    lengths: tuple[tuple[int, int], ...], concurrency: int, context: int, budget: int, blocks: int
+    lengths: tuple[tuple[int, int], ...], concurrency: int, size: int, context: int, budget: int, blocks: int
 ) -> Prediction | None:
     with suppress(SchedulingError):
-        return predict(
-            SchedulerConfig(blocks, max_model_len=context, max_num_batched_tokens=budget), lengths, concurrency
-        )
+        config = SchedulerConfig(blocks, size, max_model_len=context, max_num_batched_tokens=budget)
+        return predict(config, lengths, concurrency)
     return None

@@ -11,6 +11,8 @@ CREATE MACRO d2(x) AS x::DECIMAL(18,2);
 CREATE MACRO d3(x) AS x::DECIMAL(18,3);
 -- one value, or 'least to greatest' where runs differ
 CREATE MACRO span_text(least, greatest) AS CASE WHEN least = greatest THEN least::VARCHAR ELSE least || ' to ' || greatest END;
+-- tokens of a KV block as the scheduling model takes them: where /metrics did not tell, vLLM's 16 is assumed
+CREATE MACRO block_tokens(told) AS coalesce(told, 16);
 CREATE MACRO seconds(from_ns, to_ns) AS (to_ns - from_ns) / 1e9;
 
 -- provenance flattened: one row a value, key with dots; NULL: not reported
@@ -66,15 +68,15 @@ SELECT a.*, block_id || '.p' || pass_number AS pair_id, set_aside IS NULL AS cou
 FROM attempts a JOIN judged USING (folder) JOIN cards USING (folder, sitting_id) LEFT JOIN differing USING (card, sitting_id) ORDER BY folder;
 
 -- Start of every counted run and prime, in seconds. torch.compile comes from the engine's log.
--- An arm without graphs or without compiler spent 0 s on them; a missing line is NULL.
+-- An arm without graphs or without compiler (captures, compiles: false) spent 0 s on them; a missing line is NULL.
 -- engine init (as logged) holds compile, profiling, capture; loading the weights comes before it; the rest is imports, processes, API server.
 CREATE VIEW starts AS
 SELECT folder, kind, setup, model, arm, sitting_id, compile_cache,
        compile_cache IN ('cold', 'partial', 'invalid') IS NOT TRUE AS warm,
        seconds(exec_ns, healthy_ns) AS start_s, seconds(exec_ns, probe_first_token_ns) AS first_token_s,
-       model_load_s AS load_s, engine_init_s,
-       CASE WHEN compile_mode = 'NONE' THEN 0 ELSE torch_compile_s END AS compile_s,
-       CASE WHEN cudagraph_mode = 'NONE' THEN 0 ELSE capture_s_logged END AS capture_s,
+       model_load_s AS load_s, engine_init_s, compile_mode IS DISTINCT FROM 'NONE' AS compiles, cudagraph_mode IS DISTINCT FROM 'NONE' AS captures,
+       CASE WHEN compiles THEN torch_compile_s ELSE 0 END AS compile_s,
+       CASE WHEN captures THEN capture_s_logged ELSE 0 END AS capture_s,
        engine_init_s - compile_s - capture_s AS init_rest_s,
        start_s - engine_init_s - model_load_s AS outside_s
 FROM (SELECT * RENAME (capture_s AS capture_s_logged) FROM runs) WHERE counted;
@@ -198,9 +200,10 @@ WITH long AS (
 FROM long UNION ALL BY NAME SELECT * REPLACE ('(all)' AS profile) FROM long
 WHERE metric IN ('start_s', 'first_token_s', 'engine_init_s', 'load_s', 'compile_s', 'capture_s', 'init_rest_s', 'outside_s', 'kv_blocks', 'kv_tokens', 'max_concurrency');
 
--- Mean and 95% interval (Student's t) of a group's values; no interval for one.
+-- Mean and 95% interval (Student's t) of a group's values; no interval for one; NULL for none. none_of: of k runs that have no such thing, which is shown as 'none'.
 CREATE MACRO half95(x) AS (SELECT list(t975 ORDER BY df) FROM student_t)[count(x) - 1] * stddev_samp(x) / sqrt(count(x));
-CREATE MACRO mean95(x) AS struct_pack(mean := avg(x), lo := avg(x) - half95(x), hi := avg(x) + half95(x), n := count(x));
+CREATE MACRO mean95(x) AS CASE WHEN count(x) > 0 THEN struct_pack(mean := avg(x), lo := avg(x) - half95(x), hi := avg(x) + half95(x), n := count(x)) END;
+CREATE MACRO none_of(k) AS struct_pack(mean := NULL::DOUBLE, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := k);
 
 -- Two-sided exact p of a zero mean: the share of sign patterns whose sum is at least as far from 0. NULL above 12 values: the patterns are 2^n.
 -- With n pairs it cannot fall below 2 / 2^n: 0.0625 for five.

@@ -411,9 +411,9 @@ def synthetic_run(
     files = {
         "server.log.gz": gzip.compress(synthetic_log(facts, arm, more).encode(), mtime=0),
         "bench.json": json.dumps(scalars).encode(),
-        "metrics_before.txt.gz": synthetic_metrics(blocks, generated=4, prompt=48, preempted=0),
+        "metrics_before.txt.gz": synthetic_metrics(facts, generated=4, prompt=48, preempted=0),
         "metrics_after.txt.gz": synthetic_metrics(
-            blocks, generated=20 + tokens, prompt=80 + 16 * prompts, preempted=preempted
+            facts, generated=20 + tokens, prompt=80 + 16 * prompts, preempted=preempted
         ),
     }
     record = make_record(
@@ -442,7 +442,7 @@ def synthetic_prime(root: Path, model: str, arm: str, facts: dict[str, Any], **m
     blocks = facts["num_blocks"]
     files = {
         "server.log.gz": gzip.compress(synthetic_log(facts, arm, more).encode(), mtime=0),
-        "metrics_before.txt.gz": synthetic_metrics(blocks, generated=4, prompt=48, preempted=0),
+        "metrics_before.txt.gz": synthetic_metrics(facts, generated=4, prompt=48, preempted=0),
     }
     times = timeline(100.0 * ((model == "32b") * 10 + list(SPEED).index(arm)), 90, None)
     argv = serve_argv(arm, blocks)
@@ -450,9 +450,10 @@ def synthetic_prime(root: Path, model: str, arm: str, facts: dict[str, Any], **m
     return write_run(root, record, files)
 
 
-def synthetic_metrics(blocks: int, *, generated: int, prompt: int, preempted: int) -> bytes:
+def synthetic_metrics(facts: dict[str, Any], *, generated: int, prompt: int, preempted: int) -> bytes:
+    told = f'block_size="{facts["block_size"]}",' if "block_size" in facts else ""
     lines = [
-        f'vllm:cache_config_info{{engine="0",num_gpu_blocks="{blocks}"}} 1.0',
+        f'vllm:cache_config_info{{{told}engine="0",num_gpu_blocks="{facts["num_blocks"]}"}} 1.0',
         f'vllm:num_preemptions_total{{engine="0"}} {preempted}.0',
         f'vllm:generation_tokens_total{{engine="0"}} {generated}.0',
         f'vllm:prompt_tokens_total{{engine="0"}} {prompt}.0',

@@ -184,6 +184,7 @@ def test_step_times_of_other_arms_alone_leave_the_sign_of_graphs_open() -> None:
 def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
     few = given(model_shape=SHAPES["32b"], kv_tokens=KV["32b"], concurrency=64, requests=100, range_ratio=0.3)
     assert [line.split(" = ")[0] for line in few.assumed] == [
+        "block_size",
         "graph_gib",
         "graph_gib.graphs_trimmed",
         "max_model_len",
@@ -195,6 +196,7 @@ def test_what_is_assumed_is_listed_and_given_figures_are_not() -> None:
         concurrency=64,
         requests=100,
         range_ratio=0,
+        block_size=16,
         max_model_len=4096,
         max_num_batched_tokens=8192,
         max_num_seqs=1024,

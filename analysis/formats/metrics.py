@@ -36,7 +36,15 @@ class Metrics:
     @property
     def num_gpu_blocks(self) -> int | None:
         """KV blocks in effect, with the reserved null block; exact, unlike the log's rounded token count."""
-        texts = [dict(s.labels).get("num_gpu_blocks", "") for s in self.samples if s.name == "vllm:cache_config_info"]
+        return self._cache_config("num_gpu_blocks")
+
+    @property
+    def block_size(self) -> int | None:
+        """Tokens a KV block; 0, which no engine has, counts as not told."""
+        return self._cache_config("block_size") or None
+
+    def _cache_config(self, label: str) -> int | None:
+        texts = [dict(s.labels).get(label, "") for s in self.samples if s.name == "vllm:cache_config_info"]
         return int(texts[0]) if texts and texts[0].isascii() and texts[0].isdigit() else None
 
     def as_rows(self) -> list[tuple[str, str, float]]:

@@ -3,7 +3,7 @@
 -- empty: No profile has graphs and eager.
 WITH model AS (
     SELECT setup, model, profile, any_value(m.steps) FILTER (arm = 'graphs') / any_value(m.steps) FILTER (arm = 'eager') AS steps_ratio
-    FROM (SELECT DISTINCT setup, model, profile, arm, num_gpu_blocks AS kv_blocks FROM runs WHERE counted AND kind = 'run') JOIN model_steps m USING (setup, model, profile, kv_blocks) GROUP BY ALL
+    FROM (SELECT DISTINCT setup, model, profile, arm, num_gpu_blocks AS kv_blocks, block_tokens(kv_block_tokens) AS block_tokens FROM runs WHERE counted AND kind = 'run') JOIN model_steps m USING (setup, model, profile, kv_blocks, block_tokens) GROUP BY ALL
 )
 SELECT t.setup, t.model, t.profile, f3(base.ratio) AS tpot_at_concurrency_1, f3(t.ratio) AS throughput, t.verdict AS throughput_is,
        f3(equal.ratio) AS at_equal_kv, f3(tax.ratio) AS kv_tax, f3(steps.ratio) AS steps, d3(steps_ratio) AS steps_by_the_model, f3(pad.ratio) AS without_padding
