@@ -28,7 +28,8 @@ def heading(column: str) -> str:
 
 
 def text(value: Any) -> str:
-    """A cell. NULL is `not measured`; an estimate is `mean [lo, hi] (n = N)`, without interval for n = 1."""
+    """A cell. NULL is `not measured`; an estimate is `mean [lo, hi] (n = N)`, without interval for n = 1, or `none` of
+    runs that have no such thing."""
     if value is None:
         return NOT_MEASURED
     if isinstance(value, list | tuple):
@@ -39,7 +40,7 @@ def text(value: Any) -> str:
     if n == 0:
         return "reference"
     if mean is None:
-        return NOT_MEASURED
+        return "none" if n else NOT_MEASURED
     return f"{mean} (n = {n})" if lo is None else f"{mean} [{lo}, {hi}] (n = {n})"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,67 @@ def test_one_block_says_what_it_does_not_cancel(recorded: Path, two_blocks: dict
     assert "not of one set of prompts" in find(two, subject="prompts")["consequence"]
 
 
+@pytest.fixture(scope="module")
+def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An arm that captures in no whole second, one that compiles only, one without either, and a first start."""
+    folder, arms = tmp_path_factory.mktemp("phases"), ("graphs", "eager", "compile_only", "graphs_trimmed")
+    root = make_store.write_header(folder / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(make_store.ARM_FLAGS, "graphs_trimmed", ())
+        patch.setitem(make_store.SPEED, "graphs_trimmed", 1.0)
+        for arm in arms:
+            facts = {"graphs": {"capture_s": 0}, "compile_only": {"compile_cache": "warm", "engine_init_s": 9.0}}
+            make_store.synthetic_run(root, "7b", arm, "sustained", 1, arms, facts=facts.get(arm))
+        make_store.synthetic_prime(root, "7b", "eager", {})
+    load(root, folder / "d.duckdb")
+    return folder / "d.duckdb"
+
+
+def test_a_phase_that_an_arm_has_not_is_none_and_a_measured_zero_is_0(phases: Path) -> None:
+    found = tables(phases)
+    both = ("of_which_compile_s", "of_which_capture_s")
+    shown = {arm: [find(found["start_parts"], arm=arm)[c] for c in both] for arm in ("graphs", "compile_only", "eager")}
+    assert shown == {
+        "graphs": ["5.20 (n = 1)", "0.0 (n = 1)"],
+        "compile_only": ["5.00 (n = 1)", "none"],
+        "eager": ["none", "none"],
+    }
+    parts = ("capture_s", "capture_pct", "compile_s", "compile_pct", "accounted_pct")
+    assert [find(found["engine_init"], arm="compile_only")[c] for c in parts] == [
+        "none",
+        "none",
+        "5.00 (n = 1)",
+        "500.0 (n = 1)",
+        "500.0 (n = 1)",
+    ]
+    shares = ["0.0 (n = 1)", "0.0 (n = 1)", "5.20 (n = 1)", "130.0 (n = 1)", "130.0 (n = 1)"]
+    assert [find(found["engine_init"], arm="graphs")[c] for c in parts] == shares
+    first = find(found["cold_start_cold_cache"], arm="eager")
+    assert (first["torch_compile_s"], first["capture_s"]) == ("none", "none")
+    assert find(found["cost_campaign"], kind="prime")["of_which_windows_hours"] == "none"
+    assert float(find(found["cost_campaign"], kind="run")["of_which_windows_hours"]) > 0
+
+
+def test_what_no_log_line_told_is_not_measured(phases: Path, tmp_path: Path) -> None:
+    shutil.copy(phases, tmp_path / "d.duckdb")
+    with connect(tmp_path / "d.duckdb", read_only=False) as con:
+        con.execute("UPDATE runs SET capture_s = NULL, capture_gib = NULL, graph_pool_actual_gib = NULL")
+        con.execute("UPDATE runs SET window_end_ns = NULL")
+        con.execute("DELETE FROM metrics")
+    found = tables(tmp_path / "d.duckdb")
+    row = find(found["trimmed"], against="graphs")
+    columns = ("graphs_trimmed_gib", "graphs_other_gib", "capture_trimmed_s", "capture_other_s")
+    assert {row[c] for c in columns} == {"not measured"}
+    assert find(found["trimmed"], against="eager")["capture_other_s"] == "no graphs"
+    assert {r["queue_ms"] for r in records(found["queueing"])} == {"not measured"}
+    assert find(found["cost_campaign"], kind="run")["of_which_windows_hours"] == "not measured"
+
+
+def test_one_run_has_no_standard_deviation(recorded: Path, two_blocks: dict[str, Table]) -> None:
+    assert {r["standard_deviation_pct"] for r in records(tables(recorded)["distributions"])} == {"one run"}
+    assert all(float(r["standard_deviation_pct"]) > 0 for r in records(two_blocks["distributions"]))
+
+
 def test_energy_ratios_name_the_random_weights(two_blocks: dict[str, Table]) -> None:
     for name in ("answer", "energy", "effects"):
         assert "With random weights energy is only a bound" in two_blocks[name].note
@@ -294,6 +356,7 @@ def test_broken_sql_names_its_file(recorded: Path, tmp_path: Path) -> None:
         ({"mean": Decimal("1.0"), "lo": Decimal("0.5"), "hi": Decimal("1.5"), "n": 3}, "1.0 [0.5, 1.5] (n = 3)"),
         ({"mean": None, "lo": None, "hi": None, "n": None}, "not measured"),
         ({"mean": None, "lo": None, "hi": None, "n": 0}, "reference"),
+        ({"mean": None, "lo": None, "hi": None, "n": 2}, "none"),
         ([1, None], "1, not measured"),
         (0, "0"),
     ],
