@@ -123,7 +123,7 @@ class Advice:
 
 
 CHANGE, TOK_S, BREAK_EVEN = "output tokens/s against eager, %", "output tokens/s", "break-even, requests"
-KV, STEPS, GAIN, RUNS = "KV tokens", "engine steps", "least gain a step that pays, %", "runs (n)"
+KV, STEPS, GAIN, RUNS = "KV tokens", "engine steps in the window", "least gain a step that pays, %", "runs (n)"
 NO_PREFILL, PROMPTS, STEP_MS = "  if prefill took no time, %", "prompt tokens, recomputed ones too", "decode step, ms"
 BY_MODEL, REAL_STEPS, START = f"{TOK_S}, by the model", f"{STEPS}, measured", "warm start, s"
 LESS_KV, MORE_KV = "  by the model, 2% less KV in both", "  by the model, 2% more KV in both"
@@ -393,7 +393,7 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
         return {"graphs", "eager"} <= rows.get(name, {}).keys()
 
     real = f" (measured: {change(REAL_STEPS):+.1f}%)" if of_both(REAL_STEPS) else ""
-    made = f"{change(STEPS):+.1f}% engine steps{real} and {change(PROMPTS):+.1f}% prompt tokens"
+    made = f"{change(STEPS):+.1f}% {STEPS}{real} and {change(PROMPTS):+.1f}% prompt tokens"
     yield f"Graphs' KV pool against eager's: {change(KV):+.1f}%. By the model that makes {made}."
     if change(STEPS):
         least = f"where a decode step is more than {rows[GAIN]['graphs'].value:.1f}% shorter than eager's"
@@ -423,7 +423,7 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
         yield f"The model is fitted to graphs and eager; what tests it: {tests or 'no other arm was run'}."
     if repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
         after = f"repaid after {repaid.value:.0f} requests" if repaid.value < inf else "never repaid"
-        yield f"The longer start is {after}."
+        yield f"The longer start is {after}{noise}."
     chosen = next(arm for arm in ("eager", *ARMS) if gains.get(arm, -inf) >= max(gains.values()) - 100 * RESOLUTION)
     best = {
         "eager": f"--enforce-eager; no arm with graphs is faster by more than the model's error of {RESOLUTION:.0%}",

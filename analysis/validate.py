@@ -102,9 +102,10 @@ def read_campaign(results: Path) -> tuple[str, dict[str, Any]]:
     try:
         header = json.loads(path.read_text(encoding="utf-8"))
         return str(header["campaign"]), dict(header.get("configuration") or {})
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
+        given = "it has no campaign.json" if results.is_dir() else "a file" if results.exists() else "no such folder"
         raise LoadError(
-            f"{results} is not a results folder: it has no campaign.json", "name results/<campaign>"
+            f"{results} is not a results folder: {given}", "give a results folder; a loaded database goes to --database"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error

@@ -209,7 +209,7 @@ def test_given_figures_take_the_place_of_measured_ones(recorded: Path) -> None:
     (advice,) = answer(recorded, {"concurrency": 16})  # the tokens and number of requests are the measured ones
     assert "changed as given: 500 requests at 16, 1024 tokens in, 128 out" in advice.title
     assert advice.arms == ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
-    assert any("makes +0.0% engine steps and +0.0% prompt tokens" in line for line in advice.words)
+    assert any("makes +0.0% engine steps in the window and +0.0% prompt tokens" in line for line in advice.words)
     (smaller,) = answer(recorded, {"kv_tokens": "graphs=20000"})
     assert smaller.rows["KV tokens"]["graphs"].basis == "given"
     for changed in (advice, smaller):  # what was measured there is not shown as of this load or server
@@ -233,7 +233,7 @@ def test_measured_figures_come_first_and_fitted_ones_are_marked(shipped: Path) -
     )
     (other,) = answer(shipped, {}, "7b.sustained")
     assert value(other, REAL_STEPS, "graphs") == 1157
-    assert "By the model that makes +0.0% engine steps (measured: +9.5%)" in other.words[0]
+    assert "By the model that makes +0.0% engine steps in the window (measured: +9.5%)" in other.words[0]
 
 
 def test_advice_from_single_runs_is_not_resolved(shipped: Path) -> None:
@@ -243,6 +243,7 @@ def test_advice_from_single_runs_is_not_resolved(shipped: Path) -> None:
         assert best.startswith("No advice on fewer than three blocks; the model expects: ")
         assert best.endswith("; n = 1, not resolved.")
         assert any(line.endswith("measured; n = 1, not resolved.") for line in advice.words)
+        assert any(re.search(r"is repaid after \d+ requests; n = 1, not resolved\.$", line) for line in advice.words)
         if advice.title.startswith("32b"):
             assert "--max-cudagraph-capture-size=64" in best
             assert "+12.6 to +19.3% against eager within 2% of the KV pools; not run" in best
@@ -326,6 +327,18 @@ def test_what_does_not_go_with_results_is_refused(recorded: Path) -> None:
     early = CliRunner().invoke(main, ["advise", "no/such/results", "--concurrency", "0"])  # before anything is loaded
     assert early.exit_code == 2
     assert "--concurrency 0: Input should be greater than 0" in early.output
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("d.duckdb", "a file"), ("folder", "it has no campaign.json"), ("nowhere", "no such folder")]
+)
+def test_a_wrong_path_is_named_with_what_it_is(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "d.duckdb").write_bytes(b"DUCK")
+    (tmp_path / "folder").mkdir()
+    done = CliRunner().invoke(main, ["advise", str(tmp_path / name)])
+    assert done.exit_code == 2
+    assert f"error: {tmp_path / name} is not a results folder: {said}\n" in done.output
+    assert "next: give a results folder; a loaded database goes to --database" in done.output
 
 
 def test_documented_example_is_what_the_command_prints() -> None:
