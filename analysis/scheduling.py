@@ -302,11 +302,11 @@ class Scheduler:
         )  # fmt: skip
 
 
-def simulate(
-    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int = 1
-) -> list[Step]:
-    """Steps of a closed loop: `concurrency` clients send the (prompt, output) token pairs in order, each the
-    next one when its request ends.
+def closed_loop(
+    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int, *, skip: bool
+) -> Iterator[tuple[Step, int]]:
+    """Steps of a closed loop, and how often each comes in a row; with `skip`, those alike but for KV usage come as one.
+    `concurrency` clients send the (prompt, output) token pairs in order, each the next one when its request ends.
 
     One request reaches the engine before the rest of the first burst, which comes while the first step runs.
     A client's next request reaches the engine when `client_lag_steps` further steps have been planned after
@@ -314,13 +314,6 @@ def simulate(
     model so small that a step takes a millisecond. Raises SchedulingError for a request that could never run
     or a concurrency below 1.
     """
-    return [step for step, _ in _closed_loop(config, lengths, concurrency, client_lag_steps, skip=False)]
-
-
-def _closed_loop(
-    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int, *, skip: bool
-) -> Iterator[tuple[Step, int]]:
-    """Steps and how often each comes in a row; with `skip`, those alike but for KV usage come as one."""
     if concurrency < 1:
         raise SchedulingError(f"concurrency is {concurrency}; it must be at least 1")
     scheduler = Scheduler(config)
@@ -358,22 +351,17 @@ class Prediction:
     mean_running: float | None
     preempted: int
     scheduled_tokens: int
-    padded_share_full: float | None
-
-
-def summarise(steps: Iterable[Step]) -> Prediction:
-    return _summary((step, 1) for step in steps)
 
 
 def predict(
     config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int = 1
 ) -> Prediction:
-    """The same as `summarise(simulate(...))`, several times as fast. Raises SchedulingError as `simulate` does."""
-    return _summary(_closed_loop(config, lengths, concurrency, client_lag_steps, skip=True))
+    """Of a closed loop. Raises SchedulingError as `closed_loop` does."""
+    return summary(closed_loop(config, lengths, concurrency, client_lag_steps, skip=True))
 
 
-def _summary(steps: Iterable[tuple[Step, int]]) -> Prediction:
-    count = span = running = preempted = scheduled = padded = unpadded = 0
+def summary(steps: Iterable[tuple[Step, int]]) -> Prediction:
+    count = span = running = preempted = scheduled = 0
     waited = False
     for step, times in steps:
         waited |= step.waiting > 0
@@ -384,8 +372,4 @@ def _summary(steps: Iterable[tuple[Step, int]]) -> Prediction:
             if waited:
                 span += times
                 running += step.running * times
-                if step.runtime_mode == "FULL":
-                    unpadded += step.unpadded_tokens * times
-                    padded += (step.padded_tokens or 0) * times
-    share = (padded - unpadded) / padded if padded else None
-    return Prediction(count, span or None, running / span if span else None, preempted, scheduled, share)
+    return Prediction(count, span or None, running / span if span else None, preempted, scheduled)

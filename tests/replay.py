@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from analysis.formats.steps import StepRow
-from analysis.scheduling import Scheduler, SchedulerConfig
+from analysis.scheduling import Prediction, Scheduler, SchedulerConfig, Step, closed_loop, summary
 
 PROMPT, OUTPUT = 120, 300
 
@@ -17,6 +17,17 @@ def small_pool(asynchronous: bool = False) -> SchedulerConfig:
     return SchedulerConfig(
         12, block_size=128, max_num_batched_tokens=2048, max_model_len=512, asynchronous=asynchronous
     )
+
+
+def simulate(
+    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int = 1
+) -> list[Step]:
+    """Every step of a closed loop, none skipped."""
+    return [step for step, _ in closed_loop(config, lengths, concurrency, client_lag_steps, skip=False)]
+
+
+def summarise(steps: Iterable[Step]) -> Prediction:
+    return summary((step, 1) for step in steps)
 
 
 def replay(rows: Sequence[StepRow]) -> tuple[int, int, int]:
