@@ -18,7 +18,7 @@ from analysis.formats.steps import HEADER, StepTrace, parse_steps
 from analysis.validate import judge_run
 from runner.context import Measured, RunContext
 from runner.errors import EngineFailed
-from runner.files import STEPS, TELEMETRY, csv_to_parquet, sha256, without_request_lines, write_gz, write_requests
+from runner.files import csv_to_parquet, sha256, without_request_lines, write_gz, write_requests
 from runner.store import write_atomic
 from runner.telemetry import Telemetry
 
@@ -80,7 +80,7 @@ def write_steps(trace: StepTrace, source: Path) -> None:
     if not trace.complete:
         text = source.read_text(errors="replace")
         source.write_text("\n".join([HEADER, *text.split("\n")[1 : len(trace.rows) + 1], ""]))
-    csv_to_parquet(source, source.with_name("steps.parquet"), STEPS, numbered="step")
+    csv_to_parquet(source, source.with_name("steps.parquet"))
     source.unlink()
 
 
@@ -90,7 +90,7 @@ def complete(
     """Telemetry, verdict and run.json; the folder is then whole."""
     samples, target = ctx.directory / "telemetry.csv", ctx.directory / "telemetry.parquet"
     if samples.exists():
-        parsed.read(samples.name, lambda: csv_to_parquet(samples, target, TELEMETRY))
+        parsed.read(samples.name, lambda: csv_to_parquet(samples, target))
     if target.exists():
         samples.unlink()
     ended = telemetry.reason if telemetry else None

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from analysis.formats.run_record import RunRecord
+from analysis.gates_gpu import IDLE_LIMIT_MIB, MEMORY_SLACK_MIB
 from runner import http
 from runner.bench_client import BenchClient
 from runner.context import Measured, RunContext
@@ -19,8 +20,6 @@ from runner.processes import Child, free_port, marked
 from runner.telemetry import Telemetry
 from runner.watch import Stopped, Watch, death
 
-IDLE_LIMIT_MIB = 2048  # more than this before a start is somebody else's
-MEMORY_SLACK_MIB = 512  # above the idle reading: the memory counts as freed
 MEMORY_WAIT_S = 60.0
 PROBE_WAIT_S = 300.0
 HURRIED_STOP_S = 5.0  # grace when nothing that the engine could still write is wanted

@@ -21,9 +21,10 @@ from analysis.formats.steps import parse_steps
 from analysis.validate import judge_results, validate
 from runner.config import parse_config
 from runner.errors import ConfigError, StoreError
-from runner.files import TELEMETRY, csv_to_parquet
+from runner.files import csv_to_parquet
 from runner.finish import write_steps
 from runner.store import read_header, read_records
+from runner.telemetry import COLUMNS
 from tests import make_store, recorded
 
 FOLDER = "32b.eager.sustained.r1.p1a1"
@@ -167,7 +168,7 @@ def test_the_unchanged_folder_is_valid(store: Path) -> None:
 # -- raw files of a run
 
 
-TELEMETRY_HEADER = ",".join(column.split()[0] for column in TELEMETRY.split(", "))
+TELEMETRY_HEADER = ",".join(COLUMNS)
 SAMPLES = f"{TELEMETRY_HEADER}\n" + "".join(f"{n}00,{n}000,61234,1755,1593,41,4096,97,36\n" for n in range(10, 14))
 
 
@@ -176,7 +177,7 @@ def converted(folder: Path, data: bytes) -> bool:
     source, target = folder / "telemetry.csv", folder / "telemetry.parquet"
     source.write_bytes(data)
     try:
-        csv_to_parquet(source, target, TELEMETRY)
+        csv_to_parquet(source, target)
     except FormatError:
         return False
     return True

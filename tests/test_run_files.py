@@ -11,7 +11,8 @@ import pytest
 from analysis.formats.bench import RequestRow
 from analysis.formats.errors import FormatError
 from runner.errors import StoreError
-from runner.files import STEPS, TELEMETRY, csv_to_parquet, without_request_lines, write_gz, write_requests
+from runner.files import csv_to_parquet, without_request_lines, write_gz, write_requests
+from runner.telemetry import COLUMNS as TELEMETRY
 
 STEP_LINES = """\
 t_ns,running,waiting,kv_usage,preempted,prompt_tokens,generated_tokens,unpadded_tokens,padded_tokens,runtime_mode
@@ -46,9 +47,10 @@ def test_compression_does_not_depend_on_the_clock(tmp_path: Path) -> None:
 
 
 def test_steps_become_numbered_rows_with_nulls(tmp_path: Path) -> None:
-    source, target = tmp_path / "it's steps.csv", tmp_path / "it's steps.parquet"
+    (tmp_path / "it's").mkdir()
+    source, target = tmp_path / "it's steps.csv", tmp_path / "it's/steps.parquet"
     source.write_text(STEP_LINES)
-    csv_to_parquet(source, target, STEPS, numbered="step")
+    csv_to_parquet(source, target)
     with duckdb.connect() as connection:
         rows = connection.execute("SELECT * FROM read_parquet(?)", [str(target)]).fetchall()
     assert rows == [
@@ -60,9 +62,9 @@ def test_steps_become_numbered_rows_with_nulls(tmp_path: Path) -> None:
 
 def test_large_counters_keep_their_digits(tmp_path: Path) -> None:
     source, target = tmp_path / "telemetry.csv", tmp_path / "telemetry.parquet"
-    header = ",".join(column.split()[0] for column in TELEMETRY.split(", "))
+    header = ",".join(TELEMETRY)
     source.write_text(f"{header}\n9007199254740993,123456789012345,,,,,,,4611686018427387904\n")
-    csv_to_parquet(source, target, TELEMETRY)
+    csv_to_parquet(source, target)
     with duckdb.connect() as connection:
         row = connection.execute("SELECT * FROM read_parquet(?)", [str(target)]).fetchall()[0]
     assert row == (9007199254740993, 123456789012345, *[None] * 6, 4611686018427387904)
@@ -73,21 +75,22 @@ def test_a_row_of_other_types_is_an_error(tmp_path: Path, line: str) -> None:
     source = tmp_path / "steps.csv"
     source.write_text(STEP_LINES.replace("200,,,,,,,,,", line))
     with pytest.raises(FormatError, match=r"steps\.parquet"):
-        csv_to_parquet(source, tmp_path / "steps.parquet", STEPS, numbered="step")
+        csv_to_parquet(source, tmp_path / "steps.parquet")
 
 
 def test_a_file_that_cannot_be_written_is_a_store_error(tmp_path: Path) -> None:
     source = tmp_path / "steps.csv"
     source.write_text(STEP_LINES)
     with pytest.raises(StoreError, match="no-such-folder"):
-        csv_to_parquet(source, tmp_path / "no-such-folder" / "steps.parquet", STEPS, numbered="step")
+        csv_to_parquet(source, tmp_path / "no-such-folder" / "steps.parquet")
 
 
 def test_a_full_disk_is_a_store_error(tmp_path: Path) -> None:
     source = tmp_path / "steps.csv"
     source.write_text(STEP_LINES)
-    with pytest.raises(StoreError, match="/dev/full"):
-        csv_to_parquet(source, Path("/dev/full"), STEPS, numbered="step")
+    (tmp_path / "steps.parquet").symlink_to("/dev/full")
+    with pytest.raises(StoreError, match=r"steps\.parquet"):
+        csv_to_parquet(source, tmp_path / "steps.parquet")
 
 
 def test_requests_keep_lists_and_odd_texts(tmp_path: Path) -> None:
