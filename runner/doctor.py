@@ -8,17 +8,19 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
+from analysis.gates_gpu import IDLE_LIMIT_MIB
 from runner.config import Config
 from runner.errors import CampaignError, PreflightError
 from runner.http import HOST
 from runner.launcher import EngineHost
 from runner.memory import GIB, utilization_for
+from runner.nvml import Gpu
 from runner.plan import Plan
 from runner.plan_view import plan_disk_bytes
 from runner.processes import PORTS, free_port
-from runner.run import IDLE_LIMIT_MIB
 from runner.store import Store
 from runner.workers import ALONE, GpuOptions
 
@@ -56,6 +58,11 @@ class Place:
     results: Path  # absolute
     gpus: GpuOptions
 
+    @cached_property
+    def opened(self) -> list[Gpu]:
+        """The GPUs that would be used; none for an engine that uses none. Raises PreflightError."""
+        return self.gpus.open(self.config)
+
 
 def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)[:3]))
@@ -63,7 +70,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _gpu(place: Place) -> str:
     """Driver, card, MIG, memory in use, memory budget; of every GPU that would be used."""
-    if not (gpus := place.gpus.open(place.config)):
+    if not (gpus := place.opened):
         raise NotChecked("this engine uses none")
     for gpu in gpus:
         facts, used = gpu.facts(), gpu.memory_used_mib()
@@ -89,7 +96,7 @@ def _engine(place: Place) -> str:
             containers.host_path(folder)
     host.check(place.config, place.plan.models)
     if containers:
-        for gpu in place.gpus.open(place.config):
+        for gpu in place.opened:
             containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=gpu.identity().uuid)
     return f"{engine.kind} {engine.version}{where}, models in {host.models}"
 

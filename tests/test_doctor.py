@@ -8,6 +8,7 @@ import socket
 import sys
 from collections import namedtuple
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,25 @@ def test_a_good_gpu_is_ok_and_a_mig_slice_is_not(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(GpuOptions, "open", slice_)
     assert "-mig 0" in finding("GPU", place(tmp_path)).mend
+
+
+def test_each_gpu_is_opened_once_for_all_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[FakeGpu] = []
+    asked: list[str] = []
+
+    def open_gpus(*_: Any) -> list[FakeGpu]:
+        opened.append(FakeGpu())
+        return opened[-1:]
+
+    def ask(_: Any, *__: Any, gpu_uuid: str) -> None:
+        asked.append(gpu_uuid)
+
+    docker = type("Docker", (), {"version": "29.0", "host_path": lambda *_: "", "ask": ask})()
+    monkeypatch.setattr(GpuOptions, "open", open_gpus)
+    monkeypatch.setattr(EngineHost, "with_containers", lambda self, *_, **__: replace(self, containers=docker))
+    monkeypatch.setattr(EngineHost, "check", lambda *_: None)
+    found = {one.name: one.state for one in examine(place(tmp_path, launcher="container"))}
+    assert (found["GPU"], found["engine"], asked, len(opened)) == ("ok", "ok", ["GPU-1"], 1)
 
 
 def test_a_missing_engine_and_a_missing_container_engine_are_found(
