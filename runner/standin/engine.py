@@ -73,7 +73,7 @@ class Engine:
     def metrics_text(self) -> bytes:
         """/metrics under the engine's names and labels."""
         args, blocks = self.settings.args, self.settings.scheduler.num_gpu_blocks
-        labels = f'engine="0",model_name="{args["served_model_name"]}"'
+        labels = f'engine="0",model_name="{args["model"]}"'
         lines = [f"vllm:{name}{{{labels}}} {float(value)}" for name, value in self.values.items()]
         for reason in FINISHED:
             ended = f'{labels},finished_reason="{reason}"'

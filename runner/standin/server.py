@@ -44,32 +44,31 @@ def _refusal(status: int, message: str) -> bytes:
 
 
 class _Completion:
-    """On its way to the client: an SSE event a token in a chunked body, or one JSON document at the end."""
+    """On its way to the client: an SSE event a token in a chunked body. Raises ValueError if not asked to stream."""
 
     def __init__(self, request: dict[str, Any], name: str, model: str) -> None:
+        if not request.get("stream"):
+            raise ValueError("this stand-in answers with a stream alone")
         prompt = request["prompt"]
         self.prompt_tokens = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         self.output_tokens = int(request.get("max_tokens") or 16)
         self.reason, self.done = "length", asyncio.Event()
-        self._streamed, self._sent = bool(request.get("stream")), 0
+        self._sent = 0
         self._head = {"id": f"cmpl-{name}", "object": "text_completion", "model": model}
-        self._event = _event(self._document(" w1", None))
+        self._token = self._token_event(None)
 
-    def _document(self, text: str, reason: str | None) -> dict[str, Any]:
-        return {**self._head, "choices": [{"index": 0, "text": text, "finish_reason": reason}]}
+    def _token_event(self, reason: str | None) -> bytes:
+        return _event({**self._head, "choices": [{"index": 0, "text": " w1", "finish_reason": reason}]})
 
     def take(self, count: int, finished: bool) -> bytes:
         """What goes to the client for `count` more tokens."""
         head = b"" if self._sent else STREAM
         self._sent += count
-        total = self.prompt_tokens + self._sent
-        usage = {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": self._sent}
-        if not self._streamed:
-            document = {**self._document(" w1" * self._sent, self.reason), "usage": usage}
-            return _response(document) if finished else b""
-        data = self._event * (count - finished)
+        data = self._token * (count - finished)
         if finished:
-            data += _event(self._document(" w1", self.reason))
+            total = self.prompt_tokens + self._sent
+            usage = {"prompt_tokens": self.prompt_tokens, "total_tokens": total, "completion_tokens": self._sent}
+            data += self._token_event(self.reason)
             data += _event({**self._head, "choices": [], "usage": usage}) + b"data: [DONE]\n\n"
         return b"%b%x\r\n%b\r\n%b" % (head, len(data), data, b"0\r\n\r\n" if finished else b"")
 
@@ -95,23 +94,19 @@ class Server:
         writer.close()
 
     def _get(self, path: str) -> bytes:
-        args = self._settings.args
-        if path in ("/health", "/ping"):
+        if path == "/health":
             return _response(b"", 503 if self._engine.dead else 200)
         if path == "/version":
             return _response({"version": "0.23.0"})
         if path == "/metrics":
             return _response(self._engine.metrics_text(), kind="text/plain; version=0.0.4")
-        if path == "/v1/models":
-            model = {"id": args["served_model_name"], "object": "model", "root": args["model"]}
-            return _response({"object": "list", "data": [model]})
         return _refusal(404, "Not Found")
 
     async def _complete(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, body: bytes
     ) -> bytes:
         """Serve a completion; returns what is left to send, a refusal or nothing."""
-        served, fault = self._settings.args["served_model_name"], self._settings.fault
+        served, fault = self._settings.args["model"], self._settings.fault
         try:
             request = json.loads(body)
             if request.get("model", served) != served:

@@ -24,7 +24,7 @@ FAULTS = (
 )
 FLAGS = {
     "host": "0.0.0.0", "port": 8000, "dtype": "bfloat16", "load-format": "auto", "tokenizer": "", "seed": 0,
-    "served-model-name": "", "max-model-len": MAX_POSITION_EMBEDDINGS, "gpu-memory-utilization": 0.92,
+    "max-model-len": MAX_POSITION_EMBEDDINGS, "gpu-memory-utilization": 0.92,
     "enforce-eager": False, "enable-prefix-caching": True, "cudagraph-metrics": False, "async-scheduling": True,
     "block-size": 16, "num-gpu-blocks-override": 0, "max-num-seqs": 1024, "max-num-batched-tokens": 8192,
     "max-cudagraph-capture-size": 512,
@@ -97,8 +97,7 @@ def parse_serve(argv: list[str]) -> ServeSettings:
     parser.add_argument("-cc.cudagraph_mode", type=str.upper, choices=modes, default="FULL_AND_PIECEWISE")
     args = vars(parser.parse_args(argv))
     given = {name: value for name, value in args.items() if value != parser.get_default(name)}
-    for name in ("tokenizer", "served_model_name"):
-        args[name] = args[name] or args["model"]
+    args["tokenizer"] = args["tokenizer"] or args["model"]
     compiled = not args["enforce_eager"] and args["cc.mode"] not in ("NONE", "0")
     mode, seqs = args["cc.cudagraph_mode"], args["max_num_seqs"]
     if args["enforce_eager"] or (not compiled and "PIECEWISE" in mode):
