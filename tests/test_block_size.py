@@ -61,7 +61,7 @@ def test_prediction_by_the_measured_size(tmp_path: Path, told: int | None, size:
         tables = {table.name: table for table in read_tables(con)}
     for name, column, cells in (
         ("07_kv_pool", "block_tokens", {shown}),
-        ("03_steps_model", "steps_by_the_model", {right.waiting_steps}),
+        ("03_steps_model", "steps_while_requests_wait_by_the_model", {right.waiting_steps}),
     ):
         at = tables[name].columns.index(column)
         assert {row[at] for row in tables[name].rows} == cells

@@ -87,8 +87,20 @@ def test_queue_overload(recorded: Path) -> None:
 
 
 def test_padding(recorded: Path) -> None:
-    row = find(tables(recorded)["padding"], arm="graphs", span="waiting span", runtime_mode="FULL")
+    row = find(tables(recorded)["padding"], arm="graphs", span="while requests wait", runtime_mode="FULL")
     assert (row["steps"], row["padding_pct"]) == ("2342", "16.7")
+
+
+def test_steps_say_of_which_span_they_are(recorded: Path, two_blocks: dict[str, Table]) -> None:
+    row = find(tables(recorded)["steps"], arm="graphs")
+    assert (row["steps_while_requests_wait"], row["steps_in_the_window"]) == ("2455 (n = 1)", "2456 (n = 1)")
+    named = {table.name: [c for c in table.columns if "steps" in c] for table in tables(recorded).values()}
+    plain = {name for name, columns in named.items() if "steps" in columns}
+    assert plain == {"11_padding"}  # which has the column span
+    assert {r["span"] for r in records(two_blocks["padding"])} == {"in the window", "while requests wait"}
+    metrics = {r["metric"] for r in records(two_blocks["effects"])}
+    assert {"steps_while_requests_wait", "mean_running_while_requests_wait"} < metrics
+    assert not {"steps", "mean_running"} & metrics
 
 
 def test_cold_and_warm_starts_stay_apart(recorded: Path) -> None:

@@ -1,7 +1,7 @@
--- title: Engine steps in the waiting span against KV blocks: every run, and the scheduling model (line)
+-- title: Engine steps while requests wait against KV blocks: every run, and the scheduling model (line)
 -- kind: scatter
 -- x: KV blocks
--- y: steps
+-- y: steps while requests wait
 -- x_axis: cut
 -- y_axis: cut
 WITH points AS (
