@@ -68,7 +68,8 @@ def load(results: Path, database: Path) -> LoadSummary:
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
-    name, configuration = read_campaign(results)
+    header = read_campaign(results)
+    configuration = header["configuration"]
     temporary = database.with_name(database.name + ".loading")
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,8 @@ def load(results: Path, database: Path) -> LoadSummary:
             con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
             con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
             con.execute("CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0")
-            con.execute("INSERT INTO campaign VALUES (?, ?)", [name, json.dumps(configuration, sort_keys=True)])
+            campaign = [header["campaign"], json.dumps(configuration, sort_keys=True)]
+            con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
             for path in sorted((results / "sittings").glob("*/provenance.json")):
                 _all_or_nothing(con, path.parent, partial(_insert_sitting, con, path))
             for path in sorted((results / "loops").glob("*.json")):

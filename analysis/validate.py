@@ -21,6 +21,7 @@ from analysis.gate import Evidence
 from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
 
+STORE_SCHEMA_VERSION = 1  # of campaign.json
 EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 
 
@@ -58,7 +59,7 @@ def judge_run(folder: Path, record: RunRecord) -> Verdict:
 
 def judge_results(results: Path) -> list[Verdict]:
     """The verdict on every run and prime of a results folder, in order of name. Raises LoadError: not such a folder."""
-    configuration = read_campaign(results)[1]
+    configuration = read_campaign(results)["configuration"]
     return with_campaign_gates(results, configuration, [replace(v, evidence=None) for v in judge_each(results)])
 
 
@@ -96,12 +97,14 @@ def validate(path: Path) -> list[Verdict]:
     return verdicts
 
 
-def read_campaign(results: Path) -> tuple[str, dict[str, Any]]:
-    """Name and configuration of the campaign whose results folder this is. Raises LoadError."""
+def read_campaign(results: Path) -> dict[str, Any]:
+    """campaign.json of a results folder. Raises LoadError when there is none or it cannot be read."""
     path = results / "campaign.json"
     try:
-        header = json.loads(path.read_text(encoding="utf-8"))
-        return str(header["campaign"]), dict(header.get("configuration") or {})
+        header = dict(json.loads(path.read_bytes()))
+        if header["schema_version"] != STORE_SCHEMA_VERSION:
+            raise ValueError(f"schema_version {header['schema_version']!r} is not {STORE_SCHEMA_VERSION}")
+        return header | {"campaign": str(header["campaign"]), "configuration": dict(header["configuration"])}
     except (FileNotFoundError, NotADirectoryError) as error:
         given = "it has no campaign.json" if results.is_dir() else "a file" if results.exists() else "no such folder"
         raise LoadError(

@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from analysis.errors import LoadError
 from analysis.formats.run_record import RunRecord, parse_run_record
+from analysis.validate import STORE_SCHEMA_VERSION, read_campaign
 from runner.config import Config, changed_keys, config_fingerprint
 from runner.errors import ConfigError, StoreError
 
-STORE_SCHEMA_VERSION = 1
 _FOLDER = {"run": "runs", "prime": "primes"}
 _PARTS = (*_FOLDER.values(), "sittings", "aborted")
 
@@ -75,20 +76,11 @@ def read_records(root: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
 
 def read_header(root: Path) -> dict[str, Any]:
     """campaign.json of a results folder. Raises StoreError when there is none or it cannot be read."""
-    path = root / "campaign.json"
     try:
-        header = dict(json.loads(path.read_bytes()))
-        if header["schema_version"] != STORE_SCHEMA_VERSION:
-            raise ValueError(f"schema_version {header['schema_version']!r} is not {STORE_SCHEMA_VERSION}")
-    except FileNotFoundError as error:
-        raise StoreError(
-            f"{root} is not a results folder: no campaign.json", "check the path, or run a campaign first"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StoreError(
-            f"{path} cannot be read: {error}", "restore it from a copy, or use another --results"
-        ) from error
-    return header
+        return read_campaign(root)
+    except LoadError as error:
+        hint = "check --results, restore campaign.json from a copy, or run a campaign first"
+        raise StoreError(error.message, hint) from error
 
 
 def checked_header(root: Path, config: Config) -> dict[str, Any] | None:
