@@ -30,45 +30,20 @@ from runner.status import render_status
 from runner.store import Store, read_records
 from runner.watch import Stopped
 from tests.fake_nvml import FakeNvml
+from tests.make_config import toml
 
-TOML = """
-[campaign]
-name = "test"
-seed = 1
-repetitions = 2
-[engine]
-kind = "stand-in"
-version = "0.23.0"
-gpu_memory_utilization = 0.9
-max_model_len = 4096
-retries = 1
-pin_kv_blocks = true
-[[model]]
-name = "7b"
-repository = "Qwen/Qwen2.5-7B-Instruct"
-revision = "a09a35458c702b33eeacc393d103063234e8bc28"
-weights = "dummy"
-directory = "m"
-[model.estimate]
-start_s = 10
-cold_start_s = 20
-window_s = { sustained = 30 }
-[arm.graphs]
-flags = []
-[arm.eager]
-flags = ["--enforce-eager"]
-[arm.graphs_kv_matched]
-flags = ["--num-gpu-blocks-override={eager.num_gpu_blocks}"]
-[profile.sustained]
-prompts = 8
-concurrency = 4
-input_tokens = 64
-output_tokens = 8
-[[suite.published]]
-models = ["7b"]
-arms = ["graphs", "eager", "graphs_kv_matched"]
-profiles = ["sustained"]
-"""
+TOML = toml(
+    ("repetitions = 1", "repetitions = 2"),
+    ("memory_budget_gib = 72.8", "gpu_memory_utilization = 0.9\nretries = 1\npin_kv_blocks = true"),
+    ("[arm.graphs]", "[model.estimate]\nstart_s = 10\ncold_start_s = 20\nwindow_s = { sustained = 30 }\n[arm.graphs]"),
+    (
+        "[profile.small]\nprompts = 40\nconcurrency = 8",
+        '[arm.graphs_kv_matched]\nflags = ["--num-gpu-blocks-override={eager.num_gpu_blocks}"]\n'
+        "[profile.sustained]\nprompts = 8\nconcurrency = 4",
+    ),
+    ('"graphs", "eager"]', '"graphs", "eager", "graphs_kv_matched"]'),
+    ('["small"]', '["sustained"]'),
+)
 
 
 @pytest.fixture

@@ -33,55 +33,29 @@ from runner.files import sha256
 from runner.plan import build_plan
 from runner.progress import block_state
 from runner.store import read_header, read_records
+from tests.make_config import toml
 
 RUNS = 40
 LOADED = 10  # every tenth campaign's folder is also loaded into a database (seconds)
 MAX_SITTINGS = 300
-TOML = """
-[campaign]
-name = "torture"
-seed = 1
-repetitions = {repetitions}
-[engine]
-kind = "stand-in"
-version = "0.23.0"
-gpu_memory_utilization = 0.9
-max_model_len = 2048
-retries = 2
-flags = ["--no-enable-prefix-caching", "--cudagraph-metrics"]
-probe = {{input_tokens = 16, output_tokens = 2}}
-timeouts = {{start_s = 20.0, silence_s = 2.0, bench_s = 20.0, stop_s = 5.0}}
-[[model]]
-name = "7b"
-repository = "Qwen/Qwen2.5-7B-Instruct"
-revision = "a09a35458c702b33eeacc393d103063234e8bc28"
-weights = "dummy"
-directory = "m"
-[arm.graphs]
-flags = []
-[arm.eager]
-flags = ["--enforce-eager"]
-[profile.small]
-prompts = 16
-concurrency = 8
-input_tokens = 32
-output_tokens = 4
-[profile.same]
-prompts = 16
-concurrency = 8
-input_tokens = 32
-output_tokens = 4
-[[suite.published]]
-models = ["7b"]
-arms = ["graphs", "eager"]
-profiles = ["small", "same"]
-"""
+PROFILE = "prompts = 16\nconcurrency = 8\ninput_tokens = 32\noutput_tokens = 4\n"
 
 
 def write_config(folder: Path, runs: int) -> Path:
     """campaign.toml of a plan with so many runs: two arms and two profiles, so a multiple of four."""
     path = folder / "campaign.toml"
-    path.write_text(TOML.format(repetitions=runs // 4))
+    edits = [
+        ("repetitions = 1", f"repetitions = {runs // 4}"),
+        ("memory_budget_gib = 72.8", "gpu_memory_utilization = 0.9"),
+        ("probe =", "timeouts = {start_s = 20.0, silence_s = 2.0, bench_s = 20.0, stop_s = 5.0}\nprobe ="),
+        ("{input_tokens = 64, output_tokens = 4}", "{input_tokens = 16, output_tokens = 2}"),
+        (
+            "prompts = 40\nconcurrency = 8\ninput_tokens = 128\noutput_tokens = 16\n",
+            f"{PROFILE}[profile.same]\n{PROFILE}",
+        ),
+        ('["small"]', '["small", "same"]'),
+    ]
+    path.write_text(toml(*edits))
     return path
 
 
