@@ -20,7 +20,7 @@ from report.cells import NOT_MEASURED
 from report.scale import Place, scale
 
 _WIDTH, _LEFT, _RIGHT = 860, 170, 660  # of the page; edges of the panels of rows
-_FRAME_LEFT, _FRAME_RIGHT = 60, _WIDTH - 250
+_FRAME_LEFT, _FRAME_RIGHT = 60, _WIDTH - 265
 _AXES = {"cut": " (axis does not begin at 0)", "log": " (log axis)", "root": " (square-root axis)"}  # others: from 0
 _ARMS = (
     "graphs", "eager", "graphs_kv_matched", "graphs_trimmed", "graphs_unpadded", "eager_kv_matched", "compile_only",

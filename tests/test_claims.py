@@ -218,6 +218,10 @@ def test_equal_work_and_littles_law(recorded: dict[str, Table]) -> None:
         assert row["in_decode_by_requests"] == row["tokens_per_s_times_tpot"]
     (graphs,) = records(recorded["littles_law"], arm="graphs")
     assert graphs["in_decode_by_requests"] == "20.3 (n = 1)"
+    shares = ("running_by_steps", "waiting_by_steps", "in_flight_by_steps", "kv_pool_in_use_by_steps_pct")
+    running, waiting, in_flight, kv_pct = (float(graphs[c].partition(" ")[0]) for c in shares)
+    assert running + waiting == pytest.approx(in_flight, abs=0.1)
+    assert 80 < kv_pct < 100
 
 
 def test_unstable_figures_name_the_next_step(recorded: dict[str, Table]) -> None:

@@ -15,7 +15,7 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 
-from analysis.db import CHARTS, Table, connect, read_head
+from analysis.db import CHARTS, Table, connect, read_head, read_tables
 from analysis.errors import LoadError
 from analysis.load import load
 from report.cells import markdown
@@ -191,15 +191,31 @@ def test_bars_of_all_panels_share_a_scale(out: Path) -> None:
 
 def test_points_of_the_study_are_hollow_and_no_line_leads_out_of_the_panel(out: Path) -> None:
     svg = (out / "charts" / "overload.svg").read_text()
-    assert [circle.get("class") for circle in elements(svg, "circle")].count("o l6") == 4
-    assert len(elements(svg, "circle")) == 8
-    assert {"ratio of output tokens/s (log axis)", *"12345678"} < set(texts(svg))
+    assert [circle.get("class") for circle in elements(svg, "circle")].count("o l6") == 5
+    assert len(elements(svg, "circle")) == 9
+    assert {"ratio of output tokens/s (log axis)", *"123456789"} < set(texts(svg))
     assert len([t for t in texts(svg) if t.endswith("], n = 2")]) == 3  # and a cell of three blocks
     right = max(float(line.get("x2", "")) for line in elements(svg, "line"))
     assert right < min(
-        float(t.get("x", "")) for t in elements(svg, "text") if "study" in (t.text or "") and t.get("x") != "0.0"
+        float(t.get("x", "")) for t in elements(svg, "text") if "published" in (t.text or "") and t.get("x") != "0.0"
     )
+    of_7b = {t.partition("  ")[2] for t in texts(svg) if re.match(r"\d  (published|recomputed) 7b", t)}
+    assert of_7b == {
+        "published 7b sporadic (0, 1.085)",
+        "published 7b sustained (2, 1.048)",
+        "recomputed 7b sustained (0.25, 1.048)",
+    }
     assert "prefers-color-scheme: dark) { .chart { --paper:" in svg  # a chart by itself is readable on a dark screen
+
+
+def test_chart_and_table_of_running_requests_show_the_same_figures(database: Path, out: Path) -> None:
+    panels = {t for t in texts((out / "charts" / "running.svg").read_text()) if "mean over" in t}
+    shown = ("running requests", "waiting requests", "KV pool in use, %")
+    assert panels == {f"{m} · sustained, {s}: mean over 1/60 of the window" for m in ("32b", "7b") for s in shown}
+    with connect(database) as con:
+        (table,) = (t for t in read_tables(con) if t.chart == "running")
+    assert {"running_by_steps", "waiting_by_steps", "kv_pool_in_use_by_steps_pct"} < set(table.columns)
+    assert "first counted block of each cell with more than one request at a time" in table.note
 
 
 def test_scale() -> None:

@@ -1,4 +1,4 @@
--- title: Running and waiting requests and the KV pool in use over the window, by step trace: the first counted block
+-- title: Running and waiting requests and the KV pool in use over the window, by step trace: a cell's first counted block
 -- kind: lines
 -- x: s from the window's begin
 -- y: mean over 1/60 of the window

@@ -1,5 +1,5 @@
 -- title: Sign of the effect by queue overload
--- note: Overload: concurrency / requests of the full max-model-len that fit into the KV pool (the engine's own figure). Effect: output tokens per second, graphs over eager, paired by block. Rows in order of overload.
+-- note: Overload: concurrency / requests of the full max-model-len that fit into the KV pool (the engine's own figure). Effect: output tokens per second, graphs over eager, paired by block. Rows in order of overload. Chart, hollow: the study's cells at the overload that it published, and its 7B sustained once more at the one recomputed for the stated context (see the audit: the published one needs the default context).
 -- chart: overload
 -- empty: Needs blocks with graphs and eager.
 SELECT f.setup, f.model, f.profile, any_value(r.concurrency) AS concurrency, any_value(r.max_model_len) AS max_model_len,
