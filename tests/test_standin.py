@@ -273,7 +273,6 @@ def test_recorded_workload_over_http(engines: Any) -> None:
     assert span.preempted == pytest.approx(55, abs=4)
     assert metrics.value("vllm:num_preemptions_total") == span.preempted
     assert trace.total("generated_tokens") == 502 * 128 == metrics.value("vllm:generation_tokens_total")
-    assert sum(row.count for row in engine.facts().padding_rows) > 1000
 
 
 def test_bench_result_has_the_keys_of_the_engines(engines: Any) -> None:

@@ -17,7 +17,6 @@ from runner.standin.settings import ServeSettings
 
 LATE_STEPS = 8  # steps whose tokens go out together when the loop is behind its clock
 LOST_S = 0.05  # the clock drops the time that it is behind, from here on
-LOG_INTERVAL_S = 10.0
 FLUSH_INTERVAL_S = 0.5
 
 VALUES = (
@@ -62,7 +61,6 @@ class Engine:
         self._sinks: dict[str, Sink] = {}
         self._undelivered, self._ended = Counter[str](), set[str]()
         self._work = asyncio.Event()
-        self._padding = Counter[tuple[int, int, str]]()  # steps of the log's interval
 
     def add(self, request_id: str, prompt_tokens: int, output_tokens: int, sink: Sink) -> None:
         """Queue a request. Raises SchedulingError if it can never run."""
@@ -116,8 +114,6 @@ class Engine:
         self.values["num_preemptions_total"] += step.preempted
         self.values["prompt_tokens_total"] += step.prompt_tokens or 0
         self.values["generation_tokens_total"] += step.generated_tokens or 0
-        if step.unpadded_tokens:
-            self._padding[step.unpadded_tokens, step.padded_tokens or 0, step.runtime_mode or "NONE"] += 1
         self._undelivered.update(step.emitted)
         self._ended.update(step.finished)
 
@@ -132,21 +128,8 @@ class Engine:
                 self.finished["length" if finished else "abort"] += 1
         self._ended.clear()
 
-    async def flush_and_log(self) -> None:
-        """Write the step trace twice a second, the ten-second lines on the engine's clock; idle times have none."""
-        last, before = time.monotonic(), [0.0, 0.0]
+    async def flush(self) -> None:
+        """Write the step trace out twice a second, until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
             self.steps.file.flush()
-            seconds = time.monotonic() - last
-            if seconds < LOG_INTERVAL_S / self.settings.speed:
-                continue
-            tokens = [self.values["prompt_tokens_total"], self.values["generation_tokens_total"]]
-            rates = [(new - old) / seconds for new, old in zip(tokens, before, strict=True)]
-            padding, self._padding = self._padding, Counter()
-            last, before = last + seconds, tokens
-            if padding:
-                self.log.say("interval", prompt_rate=rates[0], generation_rate=rates[1], **self.values)
-            for (unpadded, padded, mode), count in padding.most_common():
-                row = {"unpadded": unpadded, "padded": padded, "paddings": padded - unpadded, "mode": mode}
-                self.log.say("padding", count=count, **row)

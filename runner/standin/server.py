@@ -172,7 +172,7 @@ async def _run(settings: ServeSettings) -> None:
         engine.log.say(phase)
     _listening = await asyncio.start_server(Server(engine, leave).serve, sock=listener)
     engine.log.say("listening")
-    await asyncio.gather(engine.run(), engine.flush_and_log())  # until stopped; a mistake ends the process
+    await asyncio.gather(engine.run(), engine.flush())  # until stopped; a mistake ends the process
 
 
 def serve(argv: list[str]) -> None:

@@ -25,13 +25,13 @@ FAULTS = (
 FLAGS = {
     "host": "0.0.0.0", "port": 8000, "dtype": "bfloat16", "load-format": "auto", "tokenizer": "", "seed": 0,
     "max-model-len": MAX_POSITION_EMBEDDINGS, "gpu-memory-utilization": 0.92,
-    "enforce-eager": False, "enable-prefix-caching": True, "cudagraph-metrics": False, "async-scheduling": True,
+    "enforce-eager": False, "enable-prefix-caching": True, "async-scheduling": True,
     "block-size": 16, "num-gpu-blocks-override": 0, "max-num-seqs": 1024, "max-num-batched-tokens": 8192,
     "max-cudagraph-capture-size": 512,
     # known to the engine, without effect here
     "attention-backend": "", "generation-config": "auto", "revision": "", "tokenizer-mode": "auto",
     "uvicorn-log-level": "info", "disable-uvicorn-access-log": False, "fail-on-environ-validation": False,
-    "disable-log-stats": False, "trust-remote-code": False,
+    "disable-log-stats": False, "trust-remote-code": False, "cudagraph-metrics": False,
 }  # fmt: skip
 
 
