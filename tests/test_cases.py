@@ -472,7 +472,8 @@ def test_case_28_all_missing_models_are_named_at_once(tmp_path: Path, monkeypatc
     text = write_config(tmp_path, 4).read_text()
     model = text[text.index("[[model]]") : text.index("[arm.graphs]")]
     for name, revision in (("32b", "9" * 40), ("3b", "8" * 40)):
-        more = model.replace('"7b"', f'"{name}"').replace("7B-", f"{name.upper()}-").replace('"m"', f'"{name}"')
+        more = model.replace('"7b"', f'"{name}"').replace("7B-", f"{name.upper()}-")
+        more = more.replace("qwen2.5-7b", name)
         text = text.replace("[arm.graphs]", re.sub("[0-9a-f]{40}", revision, more) + "[arm.graphs]")
         (tmp_path / "models" / name).mkdir(parents=True)
         (tmp_path / "models" / name / "config.json").write_text("{}")
