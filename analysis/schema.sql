@@ -19,7 +19,7 @@ CREATE TABLE attempts (
     num_prompts INTEGER, concurrency INTEGER, input_tokens INTEGER, output_tokens INTEGER, range_ratio DOUBLE,
     warmup_requests INTEGER, probe_output_tokens INTEGER,
     num_gpu_blocks BIGINT, num_gpu_blocks_natural BIGINT, kv_block_tokens BIGINT, -- the last: tokens a block, of /metrics
-    idle_gpu_memory_mib BIGINT, telemetry_absent_reason VARCHAR,
+    idle_gpu_memory_mib BIGINT, telemetry_absent_reason VARCHAR, cpu_busy_pct DOUBLE, cpu_stolen_pct DOUBLE,
     -- facts of the server log
     vllm_version VARCHAR, architecture VARCHAR, max_model_len BIGINT, max_num_batched_tokens BIGINT,
     enforce_eager BOOLEAN, cudagraph_mode VARCHAR, compile_mode VARCHAR, capture_sizes INTEGER[], attention_backend VARCHAR,

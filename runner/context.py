@@ -60,6 +60,7 @@ class Measured:
     idle_memory_mib: int | None = None
     gpu_processes: tuple[int, ...] | None = None  # before the start
     own_processes: set[int] = field(default_factory=set)  # the engine's, at the end of the load
+    cpu: dict[str, float] = field(default_factory=dict)  # shares of the load's time, names of RunRecord
     metrics: dict[str, bytes] = field(default_factory=dict)  # by "before", "after"
 
     def mark(self, name: str) -> None:

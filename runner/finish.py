@@ -162,6 +162,8 @@ def _record(
         idle_gpu_memory_mib=measured.idle_memory_mib,
         gpu_processes_before=measured.gpu_processes,
         gpu_processes_in_window=foreign,
+        cpu_busy_pct=measured.cpu.get("cpu_busy_pct"),
+        cpu_stolen_pct=measured.cpu.get("cpu_stolen_pct"),
         step_trace_end=TraceEnd(complete=trace.complete, dropped=trace.dropped, errors=trace.errors) if trace else None,
         telemetry_absent_reason=absent,
         files_sha256={path.name: sha256(path) for path in sorted(ctx.directory.iterdir()) if path.is_file()},

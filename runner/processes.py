@@ -17,6 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 
@@ -47,6 +48,18 @@ def free_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise PreflightError(f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports")
+
+
+def cpu_shares(cpus: Set[int] | None) -> dict[str, float]:
+    """Per cent of the time since this thread's last call in which these CPUs (None: all) were busy, and in which the
+    host of this virtual machine gave them to others; what the system does not tell is left out."""
+    all_shares = psutil.cpu_times_percent(percpu=True)
+    shares = [share for cpu, share in enumerate(all_shares) if cpus is None or cpu in cpus]
+    busy = {"cpu_busy_pct": fmean(100 - share.idle - getattr(share, "iowait", 0.0) for share in shares)}
+    stolen = [share.steal for share in shares if hasattr(share, "steal")]
+    return {
+        name: round(value, 2) for name, value in (busy | ({"cpu_stolen_pct": fmean(stolen)} if stolen else {})).items()
+    }
 
 
 class Child(ABC):

@@ -16,7 +16,7 @@ from runner.errors import EngineFailed
 from runner.finish import collect, complete
 from runner.memory import utilization_for
 from runner.nvml import NvmlFailed
-from runner.processes import Child, free_port, marked
+from runner.processes import Child, cpu_shares, free_port, marked
 from runner.telemetry import Telemetry
 from runner.watch import Stopped, Watch, death
 
@@ -165,14 +165,16 @@ def _until_probed(ctx: RunContext, measured: Measured, watch: Watch, port: int) 
 
 def _load(ctx: RunContext, measured: Measured, watch: Watch, client: BenchClient, port: int) -> None:
     """The held-back client: wait until it is ready, let go, wait for its end, read the counters again."""
-    timeouts = ctx.config.engine.timeouts
+    timeouts, host = ctx.config.engine.timeouts, ctx.host
     watch.phase("waiting for the client")
     measured.moments["bench_ready_ns"] = watch.until(client.ready_ns, timeouts.start_s, "client_not_ready")
     watch.phase("measuring")
     watch.client = None  # from here on its end is what is waited for
+    cpu_shares(host.cpus)
     measured.moments["go_ns"] = client.go()
     status = watch.until(client.poll, timeouts.bench_s, "bench_timeout")
     measured.mark("bench_exit_ns")
+    measured.cpu = cpu_shares(host.cpus)
     watch.call(partial(http.fetch, port, "/health"))
     measured.own_processes = {process.pid for process in marked(ctx.marker)} if ctx.gpu else set()
     if status != 0:

@@ -129,6 +129,8 @@ class RunRecord(RunIdentity):
     idle_gpu_memory_mib: int | None = None  # before the start
     gpu_processes_before: tuple[int, ...] | None = None  # compute processes before the start; none of them is ours
     gpu_processes_in_window: tuple[int, ...] | None = None  # that are not ours, looked for every second
+    cpu_busy_pct: float | None = None  # of the CPUs given to engine and client (all of the machine's, if none were)
+    cpu_stolen_pct: float | None = None  # from them by the virtual machine's host; both from go to the client's end
     step_trace_end: TraceEnd | None = None
     telemetry_absent_reason: str | None = None  # why telemetry.parquet is missing, if it is
     files_sha256: dict[str, str] = Field(default_factory=dict)
