@@ -233,14 +233,10 @@ def test_model_shapes_have_the_published_sizes(make_models: ModuleType) -> None:
 
 
 def test_model_folders_are_the_ones_campaign_toml_names(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, str(ROOT / "tools/make_models.py"), str(tmp_path)], check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, str(ROOT / "tools/make_models.py"), str(tmp_path)], check=True, capture_output=True)
     models = tomllib.loads((ROOT / "campaign.toml").read_text(encoding="utf-8"))["model"]
     for model in models:
-        assert (
-            json.loads((tmp_path / model["directory"] / "config.json").read_text())["model_type"] == "qwen2"
-        )
+        assert json.loads((tmp_path / model["directory"] / "config.json").read_text())["model_type"] == "qwen2"
         assert (tmp_path / model["tokenizer"] / "tokenizer.json").is_file()
         assert not (tmp_path / model["tokenizer"] / "config.json").exists()
 
@@ -267,12 +263,7 @@ while [ $i -lt 300 ] && [ ! -e "$2/go-on" ]; do sleep 0.1; i=$((i+1)); done
 
 def sh(*argv: object, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(a) for a in argv],
-        env=os.environ | variables,
-        check=check,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [str(a) for a in argv], env=os.environ | variables, check=check, capture_output=True, text=True, timeout=120
     )
 
 
@@ -287,16 +278,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "parts"
 
 
-def test_bundle_is_cut_into_parts_and_unpacks_into_separate_environments(
-    bundle: Path, tmp_path: Path
-) -> None:
+def test_bundle_is_cut_into_parts_and_unpacks_into_separate_environments(bundle: Path, tmp_path: Path) -> None:
     assert len(list(bundle.glob("wheels.*"))) == 2
     assert all(p.stat().st_size <= 2 * 2**20 for p in bundle.glob("wheels.*"))
     sh(ROOT / "tools/gpu-host/unpack.sh", bundle, tmp_path, sys.executable)
     assert (tmp_path / "models/qwen2.5-32b/config.json").is_file()
-    paths = sh(
-        tmp_path / "venv/bin/python", "-c", "import sys; print('\\n'.join(sys.path))"
-    ).stdout.splitlines()
+    paths = sh(tmp_path / "venv/bin/python", "-c", "import sys; print('\\n'.join(sys.path))").stdout.splitlines()
     assert str(tmp_path / "runner") in paths
     assert str(tmp_path / "project") in paths
     assert str(tmp_path / "engine") not in paths
@@ -367,9 +354,14 @@ def test_a_sitting_starts_once_collects_and_resumes(bundle: Path, tmp_path: Path
 FAKE_WORKER = """#!/bin/sh
 while [ "$1" != --results ]; do shift; done
 results=$2; while [ "$1" != --gpu ]; do shift; done
-echo "$2 $6 $8" >> "${results%/*}/calls"
-case "$8" in 7b.sustained_short.r1) mkdir -p "$results/runs/7b.eager.sustained_short.r1.p1a1";; esac
+echo "$2 $6 $8 began" >> "${results%/*}/calls"
+case "$8" in 32b.sporadic.r1) sleep 2;; esac
+echo "$2 $6 $8 ended" >> "${results%/*}/calls"
 """
+STEPS = (
+    "published,mechanism:32b.sustained.r2 published:32b.sporadic.r1",
+    "overhead:32b.* plain:7b.sustained.r2:5000 published,mechanism:7b.*.r2 alone:neighbour:7b.sustained_short.r4",
+)
 
 
 @pytest.mark.parametrize("seconds", [1000, 20])
@@ -382,24 +374,34 @@ def test_a_sitting_on_two_gpus_runs_its_steps_in_order_and_ends_in_time(
     (base / "unpacked").write_text(sh("sha256sum", bundle / "SHA256SUMS").stdout.split()[0] + "\n")
     (base / "venv/bin/campaign").write_text(FAKE_WORKER)
     (base / "calls").touch()
-    if seconds < 30:  # nothing fits; the second GPU does not wait for the first in vain
-        (base / "results-1/runs/7b.eager.sustained_short.r1.p1a1").mkdir(parents=True)
+    (base / "results-1").mkdir()
     begun = time.monotonic()
-    sh(here / "two_gpus.sh", bundle, "-", seconds, 2, **where)
+    sh(here / "two_gpus.sh", bundle, "-", seconds, *STEPS, **where)
     assert time.monotonic() - begun < 5
     assert "has ended" in sh(here / "collect.sh", tmp_path / "out", "60", **where).stdout
     calls = (base / "calls").read_text().splitlines()
-    if seconds < 30:
+    if seconds < 30:  # nothing fits; no GPU waits for the other in vain
         assert calls == []
         return
-    assert calls[0] == "1 neighbour 7b.sustained_short.r1"
-    assert [call for call in calls if call.startswith("0")] == [
-        "0 published,mechanism 32b.sustained.r2",
-        "0 published 32b.sporadic.r1",
+    assert [call[2:-6] for call in calls if call.startswith("0") and call.endswith("began")] == [
+        "published,mechanism 32b.sustained.r2",
+        "published 32b.sporadic.r1",
     ]
-    assert [call for call in calls if call.startswith("1")][1:] == [
-        "1 published,mechanism 7b.*.r2",
-        "1 neighbour 7b.sustained_short.r[23]",
-        "1 overhead 32b.*",
-        "1 neighbour 7b.sustained_short.r4",
+    assert [call[2:-6] for call in calls if call.startswith("1") and call.endswith("began")] == [
+        "overhead 32b.*",
+        "published,mechanism 7b.*.r2",
+        "neighbour 7b.sustained_short.r4",
     ]
+    alone = calls.index("1 neighbour 7b.sustained_short.r4 began")
+    assert calls.index("0 published 32b.sporadic.r1 ended") < alone
+
+
+@pytest.mark.parametrize("step", ["7b.*.r2", "plain:7b.*.r2", "sweep:7b.*.r2:soon", "alone:7b.*.r2", "a:b:c"])
+def test_a_step_that_no_one_understands_is_named_before_anything_starts(tmp_path: Path, step: str) -> None:
+    outcome = sh(
+        ROOT / "tools/gpu-host/two_gpus.sh", tmp_path, "-", 1000, STEPS[0], f"{STEPS[1]} {step}", check=False,
+        SITTING_DIR=str(tmp_path / "sitting"),
+    )  # fmt: skip
+    assert outcome.returncode == 2
+    assert f"step '{step}' is none of" in outcome.stderr
+    assert not (tmp_path / "sitting").exists()

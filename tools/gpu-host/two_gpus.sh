@@ -1,17 +1,27 @@
 #!/usr/bin/env bash
 # On a host with two GPUs: a whole sitting in the background, returned from at once.
 #
-#   two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS REPETITION [campaign run options ...]
+#   two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS 'STEPS OF GPU 0' 'STEPS OF GPU 1' [campaign run options ...]
+#   e.g. two_gpus.sh /tmp/parts - 1600 'published,mechanism:32b.sustained.r2 published:32b.sporadic.r1' \
+#          'published,mechanism:7b.*.r2 plain:7b.sustained.r2:270 sweep:7b.sustained.r2:190 alone:neighbour:7b.*.r4'
 #
-# GPU 1: the short 7B eager run alone on the host, then the 7B blocks of this repetition, two short runs beside GPU 0, the
-# instruments' pairs, the 7B sustained block again as a plain loop and as vLLM's sweep, and the short run alone again.
-# GPU 0: once that first short run is over, the 32B sustained block with every arm, then 32B sporadic.
+# Steps, one after the other on each GPU:
+#   SUITES:BLOCKS         these blocks of these suites, as far as they fit into the time that is left
+#   alone:SUITES:BLOCKS   the same, once the other GPU has ended its steps
+#   plain:BLOCKS:S        these blocks of the suites published and mechanism as a plain loop (plain_loop.py), if S seconds are left
+#   sweep:BLOCKS:S        the same as vLLM's own sweep, arms graphs and eager
+#
 # Nothing is started that cannot end within SECONDS. Everything else is as in sitting.sh, which does the work (variables
 # too); follow it with collect.sh, and merge results-0 and results-1 with tools/merge_results.py.
 set -euo pipefail
-usage='usage: two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS REPETITION [campaign run options ...]'
-parts=${1:?$usage}; resume=${2:?$usage}; seconds=${3:?$usage}; repetition=${4:?$usage}
+usage="usage: two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS 'STEPS OF GPU 0' 'STEPS OF GPU 1' [campaign run options ...]"
+parts=${1:?$usage}; resume=${2:?$usage}; seconds=${3:?$usage}; steps=("${4:?$usage}" "${5:?$usage}")
 here=$(cd "$(dirname "$0")" && pwd); base=${SITTING_DIR:-/tmp/sitting}
+set -f  # blocks are patterns of the campaign's, not of files here
+for step in ${steps[*]}; do
+  [[ $step =~ ^(alone:[^:]+:[^:]+|(plain|sweep):[^:]+:[0-9]+|[^:]+:[^:]+)$ && ! $step =~ ^(alone|plain|sweep):[^:]+$ ]] || {
+    echo "two_gpus.sh: step '$step' is none of SUITES:BLOCKS, alone:SUITES:BLOCKS, plain:BLOCKS:SECONDS, sweep:BLOCKS:SECONDS" >&2; exit 2; }
+done
 if [ -z "${TWO_GPUS_END:-}" ]; then  # the call itself: start this file again in a session of its own
   mkdir -p "$base"
   TWO_GPUS_END=$(($(date +%s) + seconds)) setsid nohup "$0" "$@" > "$base/campaign-all.log" 2>&1 < /dev/null &
@@ -19,47 +29,49 @@ if [ -z "${TWO_GPUS_END:-}" ]; then  # the call itself: start this file again in
   echo "two_gpus.sh: pid $!, for $seconds s, logs $base/campaign-*-all.log"
   exit
 fi
-shift 4; options=("$@"); half=$((($(nproc) + 1) / 2))
+shift 5; options=("$@"); half=$((($(nproc) + 1) / 2))
 cpus=("0-$((half - 1))" "$(($(nproc) - half))-$(($(nproc) - 1))")
 
 left() { echo $((TWO_GPUS_END - $(date +%s))); }
 
-# WORKER SUITE BLOCKS: waits for its end; what fails or does not fit stops nothing that comes after it
-step() {
+# GPU SUITES BLOCKS: waits for its end; what fails or does not fit stops nothing that comes after it
+campaign() {
   [ "$(left)" -gt 30 ] || return 0
   WORKER=$1 "$here/sitting.sh" "$parts" "$resume" --gpu "$1" --cpus "${cpus[$1]}" --suite "$2" --blocks "$3" \
     --time-budget "$(left)s" "${options[@]}" || return 0
-  resume=-
+  resume=-; touch "$base/unpacked-by-$1"
   while kill -0 "$(cat "$base/campaign-$1.pid")" 2> /dev/null; do sleep 0.5; done
   cat "$base/campaign-$1.log" >> "$base/campaign-$1-all.log"
 }
 
-# WAY ARMS SECONDS: the repetition's 7B sustained block on GPU 1, if that time is left; options as sitting.sh gives them
+# GPU WAY BLOCKS SECONDS
 loop() {
-  [ "$(left)" -gt "$3" ] || return 0
-  (cd "$base/project" && timeout "$(left)" "$base/venv/bin/python" tools/gpu-host/plain_loop.py --way "$1" --arms "$2" \
-    --suite published,mechanism --blocks "7b.sustained.r$repetition" --results "$base/results-1" --engine-python "$(command -v "${ENGINE_PYTHON:-python3}")" \
-    --engine-path "$base/engine" --models "$base/models" --cache "$base/cache" --gpu 1 --cpus "${cpus[1]}" "${options[@]}") \
-    >> "$base/campaign-1-all.log" 2>&1 || true
+  [ "$(left)" -gt "$4" ] || return 0
+  local arms=graphs,eager; [ "$2" = sweep ] || arms+=,graphs_trimmed
+  (cd "$base/project" && timeout "$(left)" "$base/venv/bin/python" tools/gpu-host/plain_loop.py --way "$2" --arms "$arms" \
+    --suite published,mechanism --blocks "$3" --results "$base/results-$1" --engine-python "$(command -v "${ENGINE_PYTHON:-python3}")" \
+    --engine-path "$base/engine" --models "$base/models" --cache "$base/cache" --gpu "$1" --cpus "${cpus[$1]}" "${options[@]}") \
+    >> "$base/campaign-$1-all.log" 2>&1 || true
 }
 
-worker_1() {
-  step 1 neighbour '7b.sustained_short.r1'
-  step 1 published,mechanism "7b.*.r$repetition"
-  step 1 neighbour '7b.sustained_short.r[23]'
-  step 1 overhead '32b.*'
-  loop plain graphs,eager,graphs_trimmed 270
-  loop sweep graphs,eager 190
-  while kill -0 "$1" 2> /dev/null && [ "$(left)" -gt 75 ]; do sleep 0.5; done
-  step 1 neighbour '7b.sustained_short.r4'
+# GPU: its steps in order
+worker() {
+  local gpu=$1 step kind rest
+  for step in ${steps[$gpu]}; do
+    kind=${step%%:*} rest=${step#*:}
+    case $kind in
+      plain | sweep) loop "$gpu" "$kind" "${rest%:*}" "${rest##*:}" ;;
+      alone)
+        until [ -e "$base/ended-$((1 - gpu))" ] || [ "$(left)" -le 75 ]; do sleep 0.5; done
+        [ ! -e "$base/ended-$((1 - gpu))" ] || campaign "$gpu" "${rest%%:*}" "${rest#*:}" ;;
+      *) campaign "$gpu" "$kind" "$rest" ;;
+    esac
+  done
+  touch "$base/ended-$gpu"
 }
 
-worker_0() {
-  local waited=0
-  until compgen -G "$base/results-1/runs/7b.eager.sustained_short.r1.p*a?" > /dev/null || [ $((waited++)) -ge 400 ]; do sleep 0.5; done
-  step 0 published,mechanism "32b.sustained.r$repetition"
-  step 0 published "32b.sporadic.r1"
-}
-
-worker_0 & worker_1 $!
+rm -f "$base"/ended-0 "$base"/ended-1 "$base"/unpacked-by-1
+worker 1 &
+until [ -e "$base/unpacked-by-1" ] || [ -e "$base/ended-1" ]; do sleep 0.2; done  # GPU 1 unpacks for both
+worker 0 &
 wait
