@@ -114,7 +114,7 @@ SELECT folder, source, absent, sm_clock_mhz, power_capped_pct, slowed_pct, CASE 
 FROM run_telemetry
 LEFT JOIN (SELECT folder, string_agg(code, ', ' ORDER BY code) AS absent FROM reasons WHERE starts_with(code, 'energy_') GROUP BY folder) USING (folder);
 
--- What the head of the report says.
+-- What the head of the report says. study_budget_gib: the memory budget where it is that of the study's card, an 80 GB H100 at vLLM's default: KV pools then equal the study's by choice.
 CREATE VIEW summary AS
 SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind = 'run') AS attempts,
        count(*) FILTER (kind = 'run' AND counted) AS counted, count(*) FILTER (kind = 'run' AND NOT counted) AS set_aside,
@@ -123,7 +123,8 @@ SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind
        coalesce(list(DISTINCT setup ORDER BY setup) FILTER (status <> 'failed'), []) AS setups,
        coalesce(list(DISTINCT coalesce(vllm_version, engine_version) ORDER BY coalesce(vllm_version, engine_version)) FILTER (coalesce(vllm_version, engine_version) IS NOT NULL), []) AS versions,
        (SELECT string_agg(pct || ' of a ' || profile || ' window', ', ' ORDER BY profile DESC) FROM (
-           SELECT profile, span_text(min(d0(power_capped_pct)), max(d0(power_capped_pct))) || '%' AS pct FROM energy JOIN runs USING (folder) WHERE counted AND runs.kind = 'run' AND power_capped_pct IS NOT NULL GROUP BY profile)) AS power_capped
+           SELECT profile, span_text(min(d0(power_capped_pct)), max(d0(power_capped_pct))) || '%' AS pct FROM energy JOIN runs USING (folder) WHERE counted AND runs.kind = 'run' AND power_capped_pct IS NOT NULL GROUP BY profile)) AS power_capped,
+       (SELECT any_value(gib) FROM (SELECT TRY_CAST(configuration ->> '$.engine.memory_budget_gib' AS DOUBLE) AS gib FROM campaign) WHERE gib BETWEEN 72 AND 73.5) AS study_budget_gib
 FROM runs;
 
 -- Warnings of the counted runs of a cell and arm, as text; one that names its size in per cent (step_time_drift) with that of the run where it is largest.

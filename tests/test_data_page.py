@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,26 @@ def test_every_key_of_the_other_json_files_is_described() -> None:
     for pattern in ("campaign.json", "sittings/*/provenance.json", "runs/*/bench.json"):
         for path in SHIPPED.glob(pattern):
             assert set(json.loads(path.read_text())) <= NAMED | spread, path
+
+
+def test_what_the_page_says_of_models_and_gpus_is_so() -> None:
+    assert "**Each model on a GPU of its own**" in PAGE
+    runs = [json.loads(path.read_text()) for path in SHIPPED.glob("runs/*/run.json")]
+    models: dict[str, set[str]] = {}
+    for run in runs:
+        if run["profile"] in ("sporadic", "sustained"):
+            models.setdefault(run["gpu"]["uuid"], set()).add(run["model"])
+    assert sorted(map(len, models.values())) == [1] * len(models), "a GPU ran both models: change docs/data.md"
+
+
+def test_what_few_runs_decide_is_named() -> None:
+    claims = tomllib.loads((ROOT / "analysis/claims.toml").read_text(encoding="utf-8"))["claim"]
+    judged = {claim["id"] for claim in claims if claim.get("min_n") == 1 and "tolerance" in claim}
+    words = {"overload": "queue overload", "graph_memory": "graph memory", "no_preemption": "preemptions"}
+    words |= {"same_work": "tokens", "itl_equals": "tokens"}
+    (row,) = (line for line in PAGE.splitlines() if line.startswith("| **Few blocks** |"))
+    for claim in judged:
+        assert any(claim.startswith(name) and word in row for name, word in words.items()), claim
 
 
 def test_every_file_that_ships_is_described() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -53,6 +54,24 @@ def test_the_head_and_the_readme_say_how_often_the_power_limit_binds(tmp_path: P
     root = make_store.write_header(tmp_path / "r")
     make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",), telemetry=True)
     assert "it binds in 26% of a sustained window" in page(root, tmp_path)
+
+
+@pytest.mark.parametrize("budget", [72.8, 130.0, None])
+def test_overload_that_the_memory_budget_makes_is_called_near_circular(tmp_path: Path, budget: float | None) -> None:
+    root = make_store.write_header(tmp_path / "r")
+    header = json.loads((root / "campaign.json").read_text())
+    header["configuration"]["engine"] = {"memory_budget_gib": budget}
+    (root / "campaign.json").write_text(json.dumps(header))
+    for arm in ("graphs", "eager"):
+        make_store.synthetic_run(root, "7b", arm, "sporadic", 1, ("graphs", "eager"))
+    text, so = page(root, tmp_path), budget == 72.8
+    assert ("The memory budget of 72.8 GiB was set so that" in text) == so
+    (claim,) = (line for line in text.splitlines() if "Queue overload is 0.0x" in line)
+    assert claim.startswith("| reproduced |")
+    pool = "was set so that the KV pool equals that of the study's 80 GB card"
+    assert (f"(near circular: the memory budget of 72.8 GiB {pool})" in claim) == so
+    report = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert ("Set so that the KV pool equals that of the study's 80 GB card" in report) == so
 
 
 def test_a_cell_of_the_study_without_a_run_is_not_measured(tmp_path: Path) -> None:

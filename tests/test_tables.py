@@ -338,6 +338,19 @@ def test_runs_beside_each_other_are_named(tmp_path: Path, uuid: str, machine: st
     assert find(found["runs"], folder="32b.eager.prime.p1a1")["window_shared_s"] == ""
 
 
+@pytest.mark.parametrize("same", [False, True])
+def test_models_on_gpus_of_their_own_are_a_deviation(tmp_path: Path, same: bool) -> None:
+    root = make_store.write_header(tmp_path / "store")
+    other = make_store.H200 if same else make_store.H200.model_copy(update={"uuid": "GPU-2", "index": 1})
+    for model, gpu in (("7b", make_store.H200), ("32b", other)):
+        make_store.synthetic_run(root, model, "eager", "sustained", 1, ("eager",), gpu=gpu)
+    make_store.synthetic_run(root, "7b", "eager", "sporadic", 1, ("eager",))  # one model alone: nothing to confound
+    load(root, tmp_path / "d.duckdb")
+    rows = records(tables(tmp_path / "d.duckdb")["deviations"])
+    told = [r["here"] for r in rows if r["subject"] == "model and GPU"]
+    assert told == ([] if same else ["no GPU ran more than one model: sustained"])
+
+
 @pytest.mark.parametrize(("machine", "counted"), [("boot-1", ["2 of 3"]), ("boot-2", [])])
 def test_counted_runs_with_a_neighbour_are_a_deviation(tmp_path: Path, machine: str, counted: list[str]) -> None:
     root = make_store.write_header(tmp_path / "store")

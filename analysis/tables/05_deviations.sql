@@ -11,6 +11,8 @@ r AS (
 ), blocks AS (SELECT min(n) AS fewest, max(n) AS most FROM (SELECT count(DISTINCT pair_id) AS n FROM runs WHERE counted AND kind = 'run' GROUP BY setup, model, profile)),
 traced AS (SELECT count(DISTINCT folder) AS n FROM window_steps), metered AS (SELECT count(*) AS n FROM run_figures WHERE window_j IS NOT NULL),
 study AS (SELECT arm, text FROM published WHERE metric = 'setup'),
+apart AS (SELECT string_agg(profile, ', ' ORDER BY profile) AS profiles FROM (SELECT profile FROM (SELECT profile, model, count(DISTINCT model) OVER (PARTITION BY profile, gpu_uuid) AS models FROM runs WHERE counted AND kind = 'run' AND gpu_uuid IS NOT NULL)
+          GROUP BY profile HAVING max(models) = 1 AND count(DISTINCT model) > 1)),
 beside AS (SELECT count(*) AS total, count(*) FILTER (folder IN (SELECT folder FROM neighbours)) AS n FROM runs WHERE counted AND kind = 'run'),
 lines AS (
     SELECT unnest([
@@ -20,7 +22,7 @@ lines AS (
     {n: 4, subject: 'vLLM', study: (SELECT text FROM study WHERE arm = 'engine_version'), here: versions, consequence: 'The charge for graphs on the KV pool is this version''s.'},
     {n: 5, subject: 'engine', study: 'vLLM', here: CASE WHEN simulated THEN 'a stand-in engine' ELSE 'vLLM' END, consequence: ''},
     {n: 6, subject: 'weights', study: (SELECT text FROM study WHERE arm = 'weights'), here: r.weights, consequence: 'With random weights steps, memory and scheduling are the real model''s. Time is too only where the power limit does not bind (power-capped share in the table of energy), because power depends on the data.'},
-    {n: 7, subject: 'memory budget', study: 'not stated (default: 0.92 of 80 GB)', here: coalesce((j ->> '$.engine.memory_budget_gib') || ' GiB', 'utilisation ' || (j ->> '$.engine.gpu_memory_utilization')), consequence: 'Set so that the KV pool is that of an 80 GB card.'},
+    {n: 7, subject: 'memory budget', study: 'not stated (default: 0.92 of 80 GB)', here: coalesce((j ->> '$.engine.memory_budget_gib') || ' GiB', 'utilisation ' || (j ->> '$.engine.gpu_memory_utilization')), consequence: CASE WHEN study_budget_gib IS NOT NULL THEN 'Set so that the KV pool equals that of the study''s 80 GB card; that overload agrees with the study is near circular.' ELSE 'Decides the KV pool.' END},
     {n: 8, subject: 'context', study: (SELECT text FROM study WHERE arm = 'max_model_len'), here: context, consequence: 'Decides the overload figure.'},
     {n: 9, subject: 'KV blocks', study: 'as found at each start', here: CASE j ->> '$.engine.pin_kv_blocks' WHEN 'true' THEN 'an arm''s count is the same in all blocks' WHEN 'false' THEN 'as found at each start' END, consequence: 'Steps fall in jumps with the pool: a few blocks can move an arm over one.'},
     {n: 10, subject: 'prefix caching', study: 'not stated (default: on)', here: CASE WHEN contains(j ->> '$.engine.flags', '--no-enable-prefix-caching') THEN 'off' WHEN j ->> '$.engine.flags' IS NOT NULL THEN 'on' END, consequence: 'On, it shortens the recompute after a preemption, and prompts of one seed can find each other.'},
@@ -35,8 +37,9 @@ lines AS (
     {n: 19, subject: 'repetitions', study: (SELECT text FROM study WHERE arm = 'repetitions'), here: CASE WHEN fewest = most THEN fewest::VARCHAR ELSE fewest || ' to ' || most END, consequence: 'Fewer than five: wide intervals, or none.'},
     {n: 20, subject: 'energy', study: (SELECT text FROM study WHERE arm = 'energy'), here: CASE WHEN metered.n > 0 THEN 'counter over the load''s own window, in ' || metered.n || ' runs of this campaign' END, consequence: 'The energy of the load itself.'},
     {n: 21, subject: 'batching layer', study: 'not watched (announced as next step)', here: CASE WHEN traced.n > 0 THEN 'every engine step recorded, in ' || traced.n || ' runs' END, consequence: 'Steps, padding and preemptions are counted.'},
-    {n: 22, subject: 'neighbours', study: 'not stated', here: CASE WHEN beside.n > 0 THEN beside.n || ' of ' || beside.total || ' counted runs had another run or prime active on the same machine, on another GPU (column beside in the table of all runs)' END, consequence: 'Host cores and memory were shared: eager arms are host-bound and may be disturbed.'}
-    ], recursive := true) FROM c, r, blocks, traced, metered, beside
+    {n: 22, subject: 'neighbours', study: 'not stated', here: CASE WHEN beside.n > 0 THEN beside.n || ' of ' || beside.total || ' counted runs had another run or prime active on the same machine, on another GPU (column beside in the table of all runs)' END, consequence: 'Host cores and memory were shared: eager arms are host-bound and may be disturbed.'},
+    {n: 23, subject: 'model and GPU', study: 'not stated', here: 'no GPU ran more than one model: ' || apart.profiles, consequence: 'A difference between models is one between GPUs and their neighbours too.'}
+    ], recursive := true) FROM c, r, blocks, traced, metered, beside, apart, (SELECT study_budget_gib FROM summary)
 )
 SELECT subject, study, coalesce(here, 'not on record') AS here, CASE WHEN here IS NULL THEN 'not known' WHEN here = study OR starts_with(here, study) THEN 'same' WHEN starts_with(study, 'not stated') THEN 'not known' ELSE 'differs' END AS compared, consequence
-FROM lines WHERE here IS NOT NULL OR subject <> 'neighbours' ORDER BY n;
+FROM lines WHERE here IS NOT NULL OR subject NOT IN ('neighbours', 'model and GPU') ORDER BY n;

@@ -11,7 +11,7 @@ WITH steps AS (
     SELECT setup, model, profile, arm, folder, running, cpu_stolen_pct, count(*) AS steps, quantile_cont(ms, 0.1) AS p10, quantile_cont(ms, 0.5) AS p50, quantile_cont(ms, 0.9) AS p90
     FROM decode JOIN commonest USING (folder, running) JOIN (SELECT folder, cpu_stolen_pct FROM runs) USING (folder) GROUP BY ALL
 )
-SELECT setup, model, profile, arm, span_text(min(running), max(running)) AS running, span_text(min(steps), max(steps)) AS steps,
+SELECT setup, model, profile, arm, span_text(min(running), max(running)) AS running, span_text(min(steps), max(steps)) AS decode_steps,
        f2(mean95(p10)) AS p10_ms, f2(mean95(p50)) AS p50_ms, f2(mean95(p90)) AS p90_ms, d2(max(p90 / p10)) AS slowest_run,
        f2(mean95(cpu_stolen_pct)) AS stolen_pct
 FROM runs_ms GROUP BY setup, model, profile, arm ORDER BY ALL;
