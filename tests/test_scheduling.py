@@ -10,14 +10,7 @@ from itertools import pairwise
 import pytest
 
 from analysis.formats.steps import parse_steps
-from analysis.scheduling import (
-    Scheduler,
-    SchedulerConfig,
-    SchedulingError,
-    Step,
-    default_capture_sizes,
-    predict,
-)
+from analysis.scheduling import Scheduler, SchedulerConfig, SchedulingError, Step, default_capture_sizes, predict
 from tests.recorded import EAGER, GRAPHS, GRAPHS_WARM, MATCHED, steps_csv, text
 from tests.replay import replay, simulate, small_pool, summarise
 from tests.spans import waiting_span
