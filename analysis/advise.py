@@ -27,6 +27,7 @@ ARMS = ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
 GIB = 2**30
 RESOLUTION = 0.02  # the throughput of recorded arms that it was not fitted to is met this well (tests/test_advise.py)
 _LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "range_ratio")
+_OPEN = "not resolved"
 _KV_ERROR = 0.02  # of the pool: how far the range of the change looks
 _CELLS_SQL, _PUBLISHED = (Path(__file__).with_name(name) for name in ("advise.sql", "published.toml"))
 Basis = Literal["measured", "fitted", "given", "assumed", "computed", "computed*"]
@@ -411,11 +412,10 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
     if "graphs" not in rows.get(CHANGE, ()):
         yield "Sign open: give --step-ms of both arms (TPOT of a request alone is near enough)."
         return
-    n = min((f.value for f in rows.get(RUNS, {}).values()), default=None)
-    noise = "" if n is None else f"; n = {n:g}, " + ("not resolved" if n < 3 else "the report tells what is resolved")
+    both, every = (_noise(rows.get(RUNS, {}), arms) for arms in (("graphs", "eager"), ARMS))
     gains = {arm: figure.value for arm, figure in rows[CHANGE].items()} | {"eager": 0.0}
     ran = [arm for arm, figure in rows[TOK_S].items() if figure.basis == "measured"]
-    size = f"measured{noise}" if "graphs" in ran else "expected, not measured"
+    size = f"measured{both}" if "graphs" in ran else "expected, not measured"
     yield f"{against} {gains['graphs']:+.1f}% output tokens/s, {size}."
     if of_both(BY_MODEL):
         by_model = {arm: f"{arm} {f.value:,.0f} for {rows[TOK_S][arm].value:,.0f}" for arm, f in rows[BY_MODEL].items()}
@@ -423,7 +423,7 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
         yield f"The model is fitted to graphs and eager; what tests it: {tests or 'no other arm was run'}."
     if repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
         after = f"repaid after {repaid.value:.0f} requests" if repaid.value < inf else "never repaid"
-        yield f"The longer start is {after}{noise}."
+        yield f"The longer start is {after}{both}."
     chosen = next(arm for arm in ("eager", *ARMS) if gains.get(arm, -inf) >= max(gains.values()) - 100 * RESOLUTION)
     best = {
         "eager": f"--enforce-eager; no arm with graphs is faster by more than the model's error of {RESOLUTION:.0%}",
@@ -435,8 +435,14 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
     if chosen not in (*ran, "eager"):
         of = [row[chosen].value for name, row in rows.items() if name in (CHANGE, LESS_KV, MORE_KV) and chosen in row]
         best += f" ({min(of):+.1f} to {max(of):+.1f}% against eager within 2% of the KV pools; not run)"
-    lead = "Expected best" if n is None or n >= 3 else "No advice on fewer than three blocks; the model expects"
-    yield f"{lead}: {best}{noise}."
+    lead = "No advice on fewer than three blocks; the model expects" if _OPEN in every else "Expected best"
+    yield f"{lead}: {best}{every}."
+
+
+def _noise(runs: dict[str, Figure], arms: Sequence[str]) -> str:
+    """How many runs each of these arms has at least, as it stands behind a figure of theirs; empty if none ran."""
+    n = min((figure.value for arm, figure in runs.items() if arm in arms), default=None)
+    return "" if n is None else f"; n = {n:g}, " + (_OPEN if n < 3 else "the report tells what is resolved")
 
 
 def as_json(advice: Sequence[Advice]) -> str:
