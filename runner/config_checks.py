@@ -11,6 +11,7 @@ from itertools import product as product_of
 from runner.config_model import CampaignFile, EngineSection
 from runner.config_problems import suggest
 
+SIZE_OF_BLOCK = "--block-size"
 BLOCKS_FLAG = "--num-gpu-blocks-override"
 SIZES_FLAG = "--cudagraph-capture-sizes"
 LARGEST_FLAG = "--max-cudagraph-capture-size"
@@ -141,6 +142,8 @@ def _reference(file: CampaignFile, arm: str, source: str, figure: str) -> str | 
         return f"no such arm; {suggest(source, file.arms)}"
     if flag_values(file.arms[source].flags, BLOCKS_FLAG) is not None:
         return f"{source} sets {BLOCKS_FLAG} itself; name the arm that its count comes from"
+    if flag_values(file.arms[source].flags, SIZE_OF_BLOCK) != flag_values(file.arms[arm].flags, SIZE_OF_BLOCK):
+        return f"{source} and {arm} differ in {SIZE_OF_BLOCK}, as many blocks hold other tokens; set it in engine.flags"
     return None
 
 

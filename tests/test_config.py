@@ -288,6 +288,8 @@ TWO_MODELS = (
          "an arm cannot take its own count"),
         ("[arm.eager]", '[arm.j]\nflags = ["--num-gpu-blocks-override={k.num_gpu_blocks}"]\n'
          '[arm.k]\nflags = ["--num-gpu-blocks-override={j.num_gpu_blocks}"]\n[arm.eager]', "k sets --num-gpu-blocks-override"),
+        ("[arm.eager]", '[arm.k]\nflags = ["--block-size=32", "--num-gpu-blocks-override={eager.num_gpu_blocks}"]\n[arm.eager]',
+         "eager and k differ in --block-size"),
         ("[arm.eager]", '[arm.k]\nflags = ["--max-num-seqs={eager.num_gpu_blocks}"]\n[arm.eager]', "may stand only in"),
         ("[arm.eager]", '[arm.k]\nflags = ["--num-gpu-blocks-override=0"]\n[arm.eager]', "takes one whole number above 0"),
         ("[arm.eager]", '[arm.k]\nflags = ["--num-gpu-blocks-override 10 20"]\n[arm.eager]', "takes one whole number"),
