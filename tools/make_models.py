@@ -73,12 +73,7 @@ def tokenizer_files(ordinary_tokens: int) -> dict[str, dict[str, Any]]:
         "padding": None,
         "added_tokens": [{"id": token, "content": text, **flags} for text, token in special.items()],
         "normalizer": None,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": "."},
-            "behavior": "Isolated",
-            "invert": False,
-        },
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False},
         "post_processor": None,
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": vocabulary | special, "unk_token": SPECIAL[0]},

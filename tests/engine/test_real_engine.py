@@ -42,9 +42,7 @@ def test_every_block_completes(campaign: Campaign) -> None:
     assert [p.status for p in primes] == ["valid"]
 
 
-def test_an_engine_killed_in_its_load_fails_the_run_and_it_is_tried_again(
-    campaign: Campaign,
-) -> None:
+def test_an_engine_killed_in_its_load_fails_the_run_and_it_is_tried_again(campaign: Campaign) -> None:
     assert len(campaign.killed) == 1
     victim = campaign.run(VICTIM)
     assert (victim.status, victim.failure_class) == ("failed", "died_in_window"), victim.failure_message
@@ -82,9 +80,7 @@ def test_moments_are_in_order_and_all_there(campaign: Campaign, folder: str) -> 
 @pytest.mark.parametrize("folder", CROWDED)
 def test_every_step_and_preemption_follows_from_the_scheduling_model(campaign: Campaign, folder: str) -> None:
     """From the arrivals alone. Their number is 10 to 23: it depends on how late each client's next request comes."""
-    before, after = (
-        parse_metrics(text_of(campaign, folder, f"metrics_{when}.txt.gz")) for when in ("before", "after")
-    )
+    before, after = (parse_metrics(text_of(campaign, folder, f"metrics_{when}.txt.gz")) for when in ("before", "after"))
     assert after.num_gpu_blocks == 12
     assert before.value("vllm:num_preemptions_total") == 0
     path = campaign.results / "runs" / folder / "steps.parquet"
@@ -102,9 +98,7 @@ def test_blocks_and_log_facts_are_those_of_the_arm(campaign: Campaign) -> None:
     assert record.engine.simulated is False
 
 
-def test_finished_campaign_does_nothing_when_run_again(
-    campaign: Campaign, engine_python: str, place: Path
-) -> None:
+def test_finished_campaign_does_nothing_when_run_again(campaign: Campaign, engine_python: str, place: Path) -> None:
     begun = time.monotonic()
     again = run_campaign(engine_python, place, "small", "small")
     assert again.exit_code == 0
@@ -167,9 +161,7 @@ for seed in range(20):
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "folder", "tokens"), [(["--tiny"], "tok-tiny", 1024), ([], "tok", 151_646)]
-)
+@pytest.mark.parametrize(("options", "folder", "tokens"), [(["--tiny"], "tok-tiny", 1024), ([], "tok", 151_646)])
 def test_random_ids_come_back_from_their_text(
     engine_python: str, make_models_script: Path, tmp_path: Path, options: list[str], folder: str, tokens: int
 ) -> None:
