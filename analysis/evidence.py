@@ -6,6 +6,9 @@ import gzip
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from analysis.formats.server_log import parse_server_log
 from analysis.formats.steps import StepRow, StepTrace
 from analysis.gate import Evidence, TelemetryFacts
 
+PARQUET = ("requests", "steps", "telemetry")
+_FACTS = f"SELECT folder, {', '.join(field.name for field in fields(TelemetryFacts))} FROM telemetry_facts"
 _CLIENT_TABLE = re.compile(r"^([A-Z][^:\n]{3,60}):\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE | re.ASCII)
 
 
@@ -37,21 +42,30 @@ def read_record(folder: Path) -> RunRecord:
     return record
 
 
-def read_evidence(folder: Path, record: RunRecord) -> Evidence:
-    """What the folder's files say. Raises OSError or ValueError (FormatError) when one cannot be read."""
-    log = folder / "server.log.gz"
+def read_evidence(runs: Sequence[tuple[Path, RunRecord]]) -> Iterator[Evidence]:
+    """What each folder's files say. Many at once, as planning the telemetry's views takes longer than running them.
+    Raises OSError or ValueError (FormatError) when a file of one of them cannot be read."""
     try:
         with duckdb.connect(config={"threads": 1}) as con:
-            con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
-            steps = _rows(con, folder, "steps")
-            requests = _rows(con, folder, "requests")
-            telemetry = _telemetry(con, folder, record)
+            con.execute(SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8"))
+            insert(con, "attempts", [{"folder": folder.name, **dict(record.timeline)} for folder, record in runs])
+            for folder, table in product((folder for folder, _ in runs), PARQUET):
+                insert_parquet(con, folder, table)
+            facts = {name: TelemetryFacts(*row) for name, *row in con.execute(_FACTS).fetchall()}
+            for folder, record in runs:
+                yield _evidence(con, folder, record, facts.get(folder.name))
     except duckdb.Error as error:
         raise FormatError(str(error).splitlines()[0]) from error
+
+
+def _evidence(
+    con: duckdb.DuckDBPyConnection, folder: Path, record: RunRecord, telemetry: TelemetryFacts | None
+) -> Evidence:
+    log, steps = folder / "server.log.gz", _rows(con, folder, "steps")
     return Evidence(
         record,
         log=parse_server_log(gunzip(log)) if log.is_file() else None,
-        bench=_bench(folder, requests),
+        bench=_bench(folder, _rows(con, folder, "requests")),
         before=_metrics(folder / "metrics_before.txt.gz"),
         after=_metrics(folder / "metrics_after.txt.gz"),
         steps=None if steps is None else _trace(record, steps),
@@ -81,31 +95,26 @@ def gunzip(path: Path) -> str:
     return gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace")
 
 
-def insert_parquet(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> bool:
-    """A Parquet file into the table of its name: columns by name, cast to the schema's types. False: no such file."""
+def insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, by name, in one statement: a list a column, unnested side by side."""
+    if rows:
+        columns = con.table(table).columns
+        marks = ", ".join("unnest(?)" for _ in columns)
+        con.execute(f"INSERT INTO {table} SELECT {marks}", [[row.get(column) for row in rows] for column in columns])
+
+
+def insert_parquet(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> None:
+    """A Parquet file, where there is one, into the table of its name: by name, cast to the schema's types."""
     path = folder / f"{table}.parquet"
     if path.is_file():
         picked = ", ".join(con.table(table).columns[1:])
         con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
-    return path.is_file()
 
 
 def _rows(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> list[tuple[Any, ...]] | None:
-    if not insert_parquet(con, folder, table):
+    if not (folder / f"{table}.parquet").is_file():
         return None
-    return con.execute(f"SELECT * EXCLUDE (folder) FROM {table} ORDER BY 1").fetchall()
-
-
-def _telemetry(con: duckdb.DuckDBPyConnection, folder: Path, record: RunRecord) -> TelemetryFacts | None:
-    if not insert_parquet(con, folder, "telemetry"):
-        return None
-    moments = {name: at for name, at in record.timeline.model_dump().items() if at is not None}
-    names, marks = ", ".join(["folder", *moments]), ", ".join("?" for _ in ["folder", *moments])
-    con.execute(f"INSERT INTO attempts ({names}) VALUES ({marks})", [folder.name, *moments.values()])
-    con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
-    cursor = con.execute("SELECT * EXCLUDE (folder) FROM telemetry_facts")
-    columns = [column[0] for column in cursor.description or ()]
-    return next((TelemetryFacts(**dict(zip(columns, row, strict=True))) for row in cursor.fetchall()), None)
+    return con.execute(f"SELECT * EXCLUDE (folder) FROM {table} WHERE folder = ? ORDER BY 1", [folder.name]).fetchall()
 
 
 def _bench(folder: Path, requests: list[tuple[Any, ...]] | None) -> BenchResult | None:

@@ -8,12 +8,11 @@ the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 from scipy.special import stdtrit
@@ -21,18 +20,11 @@ from scipy.special import stdtrit
 from analysis.claims import add_study
 from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
 from analysis.errors import LoadError
-from analysis.evidence import gunzip, insert_parquet
-from analysis.formats.metrics import parse_metrics
-from analysis.formats.server_log import parse_server_log
+from analysis.evidence import PARQUET, insert, insert_parquet
 from analysis.gate import Evidence
 from analysis.validate import Verdict, judge_each, read_campaign, with_campaign_gates
 
 _MAX_DF = 400
-_TEXTS = (
-    ("log", "server.log.gz", parse_server_log),
-    ("before", "metrics_before.txt.gz", parse_metrics),
-    ("after", "metrics_after.txt.gz", parse_metrics),
-)
 _BENCH = {
     "bench_completed": "completed",
     "bench_failed": "failed",
@@ -44,7 +36,9 @@ _BENCH = {
     "bench_mean_tpot_ms": "mean_tpot_ms",
     "bench_mean_itl_ms": "mean_itl_ms",
 }
+_SAMPLE = ("folder", "moment", "name", "labels", "value")  # columns of the table metrics
 _Connection = duckdb.DuckDBPyConnection
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
@@ -81,17 +75,16 @@ def load(results: Path, database: Path) -> LoadSummary:
             campaign = [header["campaign"], json.dumps(configuration, sort_keys=True)]
             con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
             for path in sorted((results / "sittings").glob("*/provenance.json")):
-                _all_or_nothing(con, path.parent, partial(_insert_sitting, con, path))
+                _all_or_nothing(con, {path.parent: path}, _insert_sittings)
             for path in sorted((results / "loops").glob("*.json")):
-                _all_or_nothing(con, path, partial(_insert_loop, con, path))
-            verdicts = []
-            for verdict in judge_each(results):  # its evidence is dropped before the next run's is read
-                if _all_or_nothing(con, verdict.folder, partial(_insert_run, con, verdict)):
-                    verdicts.append(replace(verdict, evidence=None))
-            for verdict in with_campaign_gates(results, configuration, verdicts):
-                _insert_verdict(con, verdict)
-            quantiles = [(df, float(stdtrit(df, 0.975))) for df in range(1, _MAX_DF + 1)]
-            _insert(con, "student_t", ("df", "t975"), quantiles)
+                _all_or_nothing(con, {path: path}, _insert_loops)
+            verdicts: list[Verdict] = []
+            for some in judge_each(results):  # their evidence is dropped before the next ones' is read
+                read = _all_or_nothing(con, {verdict.folder: verdict for verdict in some}, _insert_runs)
+                verdicts += [replace(verdict, evidence=None) for verdict in read]
+            _insert_verdicts(con, with_campaign_gates(results, configuration, verdicts))
+            quantiles = [{"df": df, "t975": float(stdtrit(df, 0.975))} for df in range(1, _MAX_DF + 1)]
+            insert(con, "student_t", quantiles)
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
             ((runs, counted, primes),) = con.execute("SELECT attempts, counted, primes FROM summary").fetchall()
@@ -106,66 +99,66 @@ def load(results: Path, database: Path) -> LoadSummary:
     return LoadSummary(database, runs, counted, primes, unreadable)
 
 
-def _all_or_nothing(con: _Connection, folder: Path, insert: Callable[[], None]) -> bool:
-    """All of a folder (True) or, when something in it cannot be read, none of it and a row in `unreadable`."""
+def _all_or_nothing(
+    con: _Connection, items: Mapping[Path, _Item], into: Callable[[_Connection, Sequence[_Item]], None]
+) -> list[_Item]:
+    """Of each folder all or, when something in it cannot be read, nothing and a row in `unreadable`. Returns what was
+    inserted: together or, should that fail, one by one."""
     con.begin()
     try:
-        insert()
+        into(con, list(items.values()))
     except (OSError, EOFError, ValueError, duckdb.Error) as error:
         con.rollback()
+        if len(items) > 1:
+            return [done for folder, item in items.items() for done in _all_or_nothing(con, {folder: item}, into)]
+        (folder,) = items
         place = f"{folder.parent.name}/{folder.name}"
-        con.execute(
-            "INSERT INTO unreadable VALUES (?, ?)", [place, str(error).replace(str(folder), place).splitlines()[0]]
-        )
-        return False
+        problem = str(error).replace(str(folder), place).splitlines()[0]
+        con.execute("INSERT INTO unreadable VALUES (?, ?)", [place, problem])
+        return []
     con.commit()
-    return True
+    return list(items.values())
 
 
-def _insert_sitting(con: _Connection, path: Path) -> None:
-    provenance = json.loads(path.read_text(encoding="utf-8"))
-    con.execute("INSERT INTO sittings VALUES (?, ?)", [path.parent.name, json.dumps(provenance, sort_keys=True)])
+def _insert_sittings(con: _Connection, paths: Sequence[Path]) -> None:
+    found = [(path.parent.name, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    rows = [{"sitting_id": name, "provenance": json.dumps(content, sort_keys=True)} for name, content in found]
+    insert(con, "sittings", rows)
 
 
-def _insert_loop(con: _Connection, path: Path) -> None:
-    loop = json.loads(path.read_text(encoding="utf-8"))
-    columns = con.table("loop_runs").columns
-    rows = [{**loop, **run, "loop": path.stem} for run in loop["runs"]]
-    _insert(con, "loop_runs", columns, [[row.get(column) for column in columns] for row in rows])
+def _insert_loops(con: _Connection, paths: Sequence[Path]) -> None:
+    for path in paths:
+        loop = json.loads(path.read_text(encoding="utf-8"))
+        insert(con, "loop_runs", [{**loop, **run, "loop": path.stem} for run in loop["runs"]])
 
 
-def _insert_run(con: _Connection, verdict: Verdict) -> None:
-    folder, record, evidence = verdict.folder, verdict.record, verdict.evidence
-    if record is None:
-        raise ValueError(verdict.reasons[0].evidence)
-    if evidence is None:  # a failed run, which is not judged
-        evidence = Evidence(record, **{name: _parsed(folder / file, parse) for name, file, parse in _TEXTS})
-    values = _attempt(evidence, folder)
-    columns = [name for name in con.table("attempts").columns if name in values]
-    _insert(con, "attempts", columns, [[values[name] for name in columns]])
-    for table in ("requests", "steps", "telemetry"):
-        insert_parquet(con, folder, table)
-    if evidence.telemetry:
-        facts = {"folder": folder.name} | asdict(evidence.telemetry)
-        _insert(con, "run_telemetry", list(facts), [list(facts.values())])
-    for moment, metrics in (("before", evidence.before), ("after", evidence.after)):
-        samples = metrics.as_rows() if metrics else []
-        rows = [(folder.name, moment, *sample) for sample in samples if not sample[0].endswith("_created")]
-        _insert(con, "metrics", ("folder", "moment", "name", "labels", "value"), rows)
+def _insert_runs(con: _Connection, verdicts: Sequence[Verdict]) -> None:
+    attempts, facts, samples = [], [], []
+    for verdict in verdicts:
+        folder, record = verdict.folder, verdict.record
+        if record is None:
+            raise ValueError(verdict.reasons[0].evidence)
+        evidence = verdict.evidence or Evidence(record)  # a failed run is not judged: what its record says
+        attempts.append(_attempt(evidence, folder))
+        for table in PARQUET:
+            insert_parquet(con, folder, table)
+        if evidence.telemetry:
+            facts.append({"folder": folder.name} | asdict(evidence.telemetry))
+        for moment, metrics in (("before", evidence.before), ("after", evidence.after)):
+            for row in metrics.as_rows() if metrics else ():
+                samples.append(dict(zip(_SAMPLE, (folder.name, moment, *row), strict=True)))
+    for table, rows in (("attempts", attempts), ("run_telemetry", facts), ("metrics", samples)):
+        insert(con, table, rows)
 
 
-def _insert_verdict(con: _Connection, verdict: Verdict) -> None:
-    folder = verdict.folder.name
-    con.execute("UPDATE attempts SET status = ? WHERE folder = ?", [verdict.status, folder])
-    judged = verdict.reasons if verdict.status != "failed" else ()  # a failure stands in `attempts`
-    reasons = [(folder, r.code, r.severity, r.evidence, r.advice) for r in judged]
-    _insert(con, "reasons", ("folder", "code", "severity", "evidence", "advice"), reasons)
-
-
-def _parsed(path: Path, parse: Callable[[str], Any]) -> Any:
-    with suppress(ValueError):  # what cannot be read may be why the run failed
-        return parse(gunzip(path)) if path.is_file() else None
-    return None
+def _insert_verdicts(con: _Connection, verdicts: Sequence[Verdict]) -> None:
+    judged = [[v.folder.name for v in verdicts], [v.status for v in verdicts]]
+    con.execute(
+        "CREATE TEMP TABLE judged AS SELECT unnest(?::VARCHAR[]) AS folder, unnest(?::VARCHAR[]) AS status", judged
+    )
+    con.execute("UPDATE attempts SET status = judged.status FROM judged WHERE attempts.folder = judged.folder")
+    fired = [(v, r) for v in verdicts for r in v.reasons if v.status != "failed"]  # a failure stands in `attempts`
+    insert(con, "reasons", [{"folder": verdict.folder.name, **reason.model_dump()} for verdict, reason in fired])
 
 
 def _attempt(evidence: Evidence, folder: Path) -> dict[str, Any]:
@@ -186,11 +179,3 @@ def _attempt(evidence: Evidence, folder: Path) -> dict[str, Any]:
         "kv_block_tokens": next((m.block_size for m in (evidence.after, evidence.before) if m and m.block_size), None),
         **{column: scalars.get(key) for column, key in _BENCH.items()},
     }
-
-
-def _insert(con: _Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows in one statement: a list a column, unnested side by side."""
-    if rows:
-        names, marks = ", ".join(columns), ", ".join("unnest(?)" for _ in columns)
-        values = [list(column) for column in zip(*rows, strict=True)]
-        con.execute(f"INSERT INTO {table} ({names}) SELECT {marks}", values)

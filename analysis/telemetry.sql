@@ -4,26 +4,20 @@
 CREATE VIEW energy_curves AS
 SELECT folder, 'counter' AS source, t_ns, energy_mj / 1e3 AS joules FROM telemetry WHERE energy_mj IS NOT NULL
 UNION ALL
-SELECT folder, 'integrated', t_ns, coalesce(sum(joules) OVER (PARTITION BY folder ORDER BY t_ns), 0)
-FROM (SELECT folder, t_ns, (power_mw + lag(power_mw) OVER w) / 2e3 * (t_ns - lag(t_ns) OVER w) / 1e9 AS joules
+SELECT folder, 'integrated', t_ns, coalesce(sum(half_pj) OVER (PARTITION BY folder ORDER BY t_ns), 0) / 2e12
+FROM (SELECT folder, t_ns, (power_mw + lag(power_mw) OVER w)::HUGEINT * (t_ns - lag(t_ns) OVER w) AS half_pj -- whole: sums to the same in any order
       FROM telemetry WHERE power_mw IS NOT NULL WINDOW w AS (PARTITION BY folder ORDER BY t_ns));
 
 -- Either curve at the run's moments: linear between the two samples around it. NULL where there is no sample on both sides.
 -- bracket_j: what was used between these two samples.
 CREATE VIEW energy_at AS
-WITH moments AS (
-    SELECT folder, moment, at_ns, source
-    FROM (UNPIVOT (SELECT folder, exec_ns, healthy_ns, window_begin_ns, window_end_ns, exited_ns FROM attempts)
-          ON exec_ns, healthy_ns, window_begin_ns, window_end_ns, exited_ns INTO NAME moment VALUE at_ns),
-         (VALUES ('counter'), ('integrated')) AS sources(source)
-), before AS (
-    SELECT m.*, t_ns AS t0, joules AS j0 FROM moments m ASOF JOIN energy_curves c ON (m.folder, m.source) = (c.folder, c.source) AND at_ns >= t_ns
-), after AS (
-    SELECT m.folder, m.source, moment, t_ns AS t1, joules AS j1
-    FROM moments m ASOF JOIN energy_curves c ON (m.folder, m.source) = (c.folder, c.source) AND at_ns <= t_ns
-)
-SELECT folder, source, moment, j0 + coalesce((j1 - j0) * (at_ns - t0) / nullif(t1 - t0, 0), 0) AS joules, j1 - j0 AS bracket_j
-FROM before JOIN after USING (folder, source, moment);
+SELECT m.folder, m.source, moment, CASE WHEN at_ns > t0 THEN j1 - j0 ELSE 0 END AS bracket_j, j0 + bracket_j * (at_ns - t0) / coalesce(nullif(t1 - t0, 0), 1) AS joules
+FROM (UNPIVOT (SELECT folder, exec_ns, healthy_ns, window_begin_ns, window_end_ns, exited_ns, unnest(['counter', 'integrated']) AS source FROM attempts)
+      ON exec_ns, healthy_ns, window_begin_ns, window_end_ns, exited_ns INTO NAME moment VALUE at_ns) m
+ASOF JOIN (SELECT folder, source, t_ns AS t0, joules AS j0, lead(t_ns) OVER w AS t1, lead(joules) OVER w AS j1
+           FROM energy_curves WINDOW w AS (PARTITION BY folder, source ORDER BY t_ns)) c
+ON (m.folder, m.source) = (c.folder, c.source) AND at_ns >= t0
+WHERE at_ns = t0 OR t1 IS NOT NULL;
 
 -- A run's joules in four parts that add up to the total, from the engine's exec to its exit: start (to the first 200 of /health), ready
 -- (to the load), window, tail. window_error_j bounds the reading's error, not the sensor's: all that was used between the two samples
@@ -56,8 +50,8 @@ WITH seen AS (
            100 * avg((throttle_reasons & 4 > 0)::INTEGER) FILTER (in_window) AS power_capped_pct,
            100 * avg((throttle_reasons & 232 > 0)::INTEGER) FILTER (in_window) AS slowed_pct
     FROM seen GROUP BY folder
-)
+), parts AS MATERIALIZED (FROM energy_parts)
 SELECT f.*, counter_still_s, p.* EXCLUDE (folder, source), i.window_j AS window_integrated_j
 FROM facts f LEFT JOIN still USING (folder)
-LEFT JOIN energy_parts p USING (folder, source)
-LEFT JOIN energy_parts i ON i.folder = f.folder AND i.source = 'integrated';
+LEFT JOIN parts p USING (folder, source)
+LEFT JOIN parts i ON i.folder = f.folder AND i.source = 'integrated';

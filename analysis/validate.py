@@ -22,13 +22,15 @@ from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
 
 STORE_SCHEMA_VERSION = 1  # of campaign.json
+_AT_ONCE = 32  # folders whose rows are in memory
 EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`record` is None and `status` unreadable where run.json or a file that it lists cannot be read as it was written.
-    A failed run is not judged: its one reason is the failure. `evidence`: what a run judged by itself was judged on."""
+    A failed run is not judged: its one reason is the failure. `evidence`: what a run judged by itself was judged on,
+    without steps and requests."""
 
     folder: Path
     status: Literal["valid", "invalid", "failed", "unreadable"]
@@ -45,29 +47,23 @@ class Verdict:
 def judge_run(folder: Path, record: RunRecord) -> Verdict:
     """The verdict on one folder by itself. Raises OSError, EOFError, ValueError or zlib.error when a file of it
     cannot be read."""
-    if record.status == "failed":
-        reason = Reason(
-            code=record.failure_class or "failed",
-            severity="invalid",
-            evidence=record.failure_message or "no message",
-            advice="Start the campaign again: it retries the run.",
-        )
-        return Verdict(folder, "failed", (reason,), record)
-    evidence = read_evidence(folder, record)
-    return _with(Verdict(folder, "valid", (), record, evidence), judge(evidence))
+    return _judge([(folder, record)])[0]
 
 
 def judge_results(results: Path) -> list[Verdict]:
     """The verdict on every run and prime of a results folder, in order of name. Raises LoadError: not such a folder."""
     configuration = read_campaign(results)["configuration"]
-    return with_campaign_gates(results, configuration, [replace(v, evidence=None) for v in judge_each(results)])
+    return with_campaign_gates(
+        results, configuration, [replace(v, evidence=None) for some in judge_each(results) for v in some]
+    )
 
 
-def judge_each(results: Path) -> Iterator[Verdict]:
-    """The verdict on every run and prime by itself, in order of name."""
-    for folder in sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*"))):
-        if folder.is_dir() and not folder.name.endswith(".partial"):
-            yield _read(folder)
+def judge_each(results: Path) -> Iterator[list[Verdict]]:
+    """The verdict on every run and prime by itself, in order of name, some at a time."""
+    found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
+    folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
+    for begin in range(0, len(folders), _AT_ONCE):
+        yield _read(folders[begin : begin + _AT_ONCE])
 
 
 def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -90,7 +86,7 @@ def reasons_together(
 def validate(path: Path) -> list[Verdict]:
     """The verdicts on one run's folder, or on a whole results folder. Raises LoadError when it is neither or empty."""
     if (path / "run.json").is_file():
-        return [_read(path.resolve())]
+        return _read([path.resolve()])
     verdicts = judge_results(path)
     if not verdicts:
         raise LoadError(f"{path} holds no runs", "run a campaign first")
@@ -147,16 +143,39 @@ def _with(verdict: Verdict, more: tuple[Reason, ...]) -> Verdict:
     return replace(verdict, status="invalid" if invalid else verdict.status, reasons=reasons)
 
 
-def _read(folder: Path) -> Verdict:
+def _judge(runs: Sequence[tuple[Path, RunRecord]]) -> list[Verdict]:
+    evidence = read_evidence([run for run in runs if run[1].status != "failed"])
+    return [_failed(*run) if run[1].status == "failed" else _judged(run[0], next(evidence)) for run in runs]
+
+
+def _judged(folder: Path, evidence: Evidence) -> Verdict:
+    kept = replace(evidence, steps=None, bench=None)  # without what is large
+    return _with(Verdict(folder, "valid", (), evidence.record, kept), judge(evidence))
+
+
+def _failed(folder: Path, record: RunRecord) -> Verdict:
+    reason = Reason(
+        code=record.failure_class or "failed",
+        severity="invalid",
+        evidence=record.failure_message or "no message",
+        advice="Start the campaign again: it retries the run.",
+    )
+    return Verdict(folder, "failed", (reason,), record)
+
+
+def _read(folders: Sequence[Path]) -> list[Verdict]:
+    """The verdicts on folders: together or, when one of them cannot be read, each by itself."""
     try:
-        return judge_run(folder, read_record(folder))
+        return _judge([(folder, read_record(folder)) for folder in folders])
     except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
+        if len(folders) > 1:
+            return [verdict for folder in folders for verdict in _read([folder])]
+        (folder,) = folders
         problem = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             problem = f"run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         problem = problem.replace(str(folder), f"{folder.parent.name}/{folder.name}").splitlines()[0]
         advice = "Restore the folder from a copy, or let the campaign run it again."
-        return Verdict(
-            folder, "unreadable", (Reason(code="unreadable", severity="invalid", evidence=problem, advice=advice),)
-        )
+        reason = Reason(code="unreadable", severity="invalid", evidence=problem, advice=advice)
+        return [Verdict(folder, "unreadable", (reason,))]

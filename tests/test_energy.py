@@ -49,7 +49,8 @@ def facts(tmp_path: Path, rows: Sequence[tuple[Any, ...]]) -> TelemetryFacts:
     make_store.write_header(tmp_path)
     record = make_store.make_record("graphs", "sustained", 1, TIMES, arms=ARMS)
     folder = make_store.write_run(tmp_path, record, telemetry=rows)
-    found = read_evidence(folder, read_record(folder)).telemetry
+    (evidence,) = read_evidence([(folder, read_record(folder))])
+    found = evidence.telemetry
     assert found is not None
     return found
 

@@ -97,7 +97,7 @@ def test_instruments_that_were_on_all_the_same_are_found(tmp_path: Path) -> None
     write_header(tmp_path)
     folder = synthetic_run(tmp_path, "32b", "graphs", "sustained", 1, ("graphs",))
     record = parse_run_record((folder / "run.json").read_bytes(), folder.name)
-    found = judge(read_evidence(folder, record.model_copy(update={"instruments": False})))
+    found = judge(*read_evidence([(folder, record.model_copy(update={"instruments": False}))]))
     assert {(r.code, r.severity) for r in found} == {("instruments_off", "warning"), ("instruments_not_off", "invalid")}
 
 

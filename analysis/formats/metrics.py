@@ -5,11 +5,15 @@ Counters start at 0 with the server, so a run's own count is `after.value(name) 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from analysis.formats.errors import FormatError
+
+# of no use here and most of a scrape: histograms' buckets, when a counter was made, help texts
+_UNREAD = re.compile(r"^(?:# HELP |[\w:]+_(?:bucket|created)[ {]).*\n", re.MULTILINE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Metrics:
-    """All samples of one scrape."""
+    """The samples of one scrape, without the buckets of its histograms."""
 
     samples: tuple[Sample, ...]
 
@@ -59,7 +63,7 @@ def parse_metrics(text: str) -> Metrics:
     try:
         samples = tuple(
             Sample(s.name, tuple(sorted(s.labels.items())), float(s.value))
-            for family in text_string_to_metric_families(text)
+            for family in text_string_to_metric_families(_UNREAD.sub("", text))
             for s in family.samples
         )
     except Exception as error:  # the parser raises whatever its string handling meets
