@@ -226,15 +226,16 @@ class Scheduler:
         """Plan the running requests; True if one was preempted for want of blocks."""
         preempted = False
         running, budget, block_size = self._running, self.config.max_num_batched_tokens, self.config.block_size
-        index = 0
-        while index < len(running) and batch.tokens < budget:
-            request = running[index]
-            index += 1
-            generated = request.generated + request.in_flight
-            wanted = min(request.prompt_tokens + generated - request.computed, budget - batch.tokens)
+        for request in running:  # those preempted meanwhile are at its end
+            generated, left = request.generated + request.in_flight, budget - batch.tokens
+            needed = request.prompt_tokens + generated
+            wanted = needed - request.computed
             if wanted == 0 or generated >= request.max_tokens:
                 continue  # its token in flight has to come first, or is its last
-            needed = request.computed + wanted
+            if wanted > left:
+                if not left:
+                    break
+                wanted, needed = left, request.computed + left
             while needed > request.blocks * block_size and not self._allocate(request, needed):
                 preempted = True
                 victim = running.pop()
@@ -257,9 +258,11 @@ class Scheduler:
 
     def _schedule(self, batch: _Batch, request: _Request, tokens: int) -> None:
         batch.tokens += tokens
-        batch.uniform_decode &= tokens == 1
+        if tokens > 1:
+            batch.uniform_decode = False
         request.computed += tokens
-        if request.computed >= request.tokens + request.in_flight:  # it has caught up with what exists or is in flight
+        # it has caught up with what exists or is in flight
+        if request.computed >= request.prompt_tokens + request.generated + request.in_flight:
             request.in_flight += 1
             batch.emitting.append(request)
 
@@ -288,17 +291,19 @@ class Scheduler:
         for request in emitted:
             request.in_flight -= 1
             request.generated += 1
-            preempted += request.preemptions_to_report
-            request.preemptions_to_report = 0
-            prompt_tokens += request.prompt_tokens if request.generated == 1 else 0
-        finished = tuple(r.request_id for r in emitted if r.generated >= r.max_tokens)
+            if request.preemptions_to_report:
+                preempted += request.preemptions_to_report
+                request.preemptions_to_report = 0
+            if request.generated == 1:
+                prompt_tokens += request.prompt_tokens
+        finished = tuple([r.request_id for r in emitted if r.generated >= r.max_tokens])
         for request_id in finished:
             self.abort(request_id)
         tokens = batch.tokens or None
         padded, mode = self.config.padded(tokens, batch.uniform_decode) if tokens else (None, None)
         return Step(
             self.running, self.waiting, self.kv_usage, preempted, prompt_tokens if emitted else None,
-            len(emitted) or None, tokens, padded, mode, tuple(r.request_id for r in emitted), finished,
+            len(emitted) or None, tokens, padded, mode, tuple([r.request_id for r in emitted]), finished,
         )  # fmt: skip
 
 
