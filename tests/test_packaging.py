@@ -360,8 +360,12 @@ echo "$2 $6 $8 ended" >> "${results%/*}/calls"
 """
 STEPS = (
     "published,mechanism:32b.sustained.r2 published:32b.sporadic.r1",
-    "overhead:32b.* plain:7b.sustained.r2:5000 published,mechanism:7b.*.r2 alone:neighbour:7b.sustained_short.r4",
+    "overhead:32b.* plain:7b.sustained.r2:270 sweep:7b.sustained.r2:5000 published,mechanism:7b.*.r2"
+    " alone:neighbour:7b.sustained_short.r4",
 )
+FAKE_LOOP = """#!/bin/sh
+echo "1 $1 $3 $5 $7 $9 began" >> "${0%/venv/*}/calls"
+"""
 
 
 @pytest.mark.parametrize("seconds", [1000, 20])
@@ -373,6 +377,9 @@ def test_a_sitting_on_two_gpus_runs_its_steps_in_order_and_ends_in_time(
     sh(here / "unpack.sh", bundle, base, sys.executable)
     (base / "unpacked").write_text(sh("sha256sum", bundle / "SHA256SUMS").stdout.split()[0] + "\n")
     (base / "venv/bin/campaign").write_text(FAKE_WORKER)
+    (base / "venv/bin/python").unlink()
+    (base / "venv/bin/python").write_text(FAKE_LOOP)
+    (base / "venv/bin/python").chmod(0o755)
     (base / "calls").touch()
     (base / "results-1").mkdir()
     begun = time.monotonic()
@@ -389,6 +396,7 @@ def test_a_sitting_on_two_gpus_runs_its_steps_in_order_and_ends_in_time(
     ]
     assert [call[2:-6] for call in calls if call.startswith("1") and call.endswith("began")] == [
         "overhead 32b.*",
+        "tools/gpu-host/plain_loop.py plain graphs,eager,graphs_trimmed published,mechanism 7b.sustained.r2",
         "published,mechanism 7b.*.r2",
         "neighbour 7b.sustained_short.r4",
     ]
