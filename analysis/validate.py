@@ -6,9 +6,12 @@ The runner, `campaign validate` and the load share it, so that a gate of a later
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +25,7 @@ from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
 
 STORE_SCHEMA_VERSION = 1  # of campaign.json
-_AT_ONCE = 32  # folders whose rows are in memory
+_AT_ONCE = 16  # folders whose rows are in memory
 EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 
 
@@ -59,11 +62,16 @@ def judge_results(results: Path) -> list[Verdict]:
 
 
 def judge_each(results: Path) -> Iterator[list[Verdict]]:
-    """The verdict on every run and prime by itself, in order of name, some at a time."""
+    """The verdict on every run and prime by itself, in order of name, some at a time; many in a process a CPU."""
     found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
     folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
-    for begin in range(0, len(folders), _AT_ONCE):
-        yield _read(folders[begin : begin + _AT_ONCE])
+    batches = [folders[begin : begin + _AT_ONCE] for begin in range(0, len(folders), _AT_ONCE)]
+    workers = min(len(os.sched_getaffinity(0)), len(batches) // 2)  # one takes half a second to start
+    if workers < 2:
+        yield from map(_read, batches)
+        return
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        yield from pool.map(_read, batches)
 
 
 def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:

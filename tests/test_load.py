@@ -52,6 +52,16 @@ def content(database: Path) -> dict[str, list[tuple[Any, ...]]]:
     return {table: query(database, f"FROM {table}") for table in TABLES}
 
 
+def test_judged_in_several_processes_the_content_is_the_same(
+    synthetic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(synthetic, tmp_path / "one.duckdb")
+    monkeypatch.setattr("analysis.validate._AT_ONCE", 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    load(synthetic, tmp_path / "two.duckdb")
+    assert content(tmp_path / "two.duckdb") == content(tmp_path / "one.duckdb")
+
+
 def set_aside(database: Path) -> dict[str, str | None]:
     return dict(query(database, "SELECT folder, set_aside FROM runs WHERE NOT counted"))
 
