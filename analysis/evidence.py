@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,27 @@ def read_record(folder: Path) -> RunRecord:
 def read_evidence(runs: Sequence[tuple[Path, RunRecord]]) -> Iterator[Evidence]:
     """What each folder's files say. Many at once, as planning the telemetry's views takes longer than running them.
     Raises OSError or ValueError (FormatError) when a file of one of them cannot be read."""
-    try:
-        with duckdb.connect(config={"threads": 1}) as con:
-            con.execute(SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8"))
+    with _staging().cursor() as con:
+        try:
+            con.begin()
             insert(con, "attempts", [{"folder": folder.name, **dict(record.timeline)} for folder, record in runs])
             for folder, table in product((folder for folder, _ in runs), PARQUET):
                 insert_parquet(con, folder, table)
             facts = {name: TelemetryFacts(*row) for name, *row in con.execute(_FACTS).fetchall()}
             for folder, record in runs:
                 yield _evidence(con, folder, record, facts.get(folder.name))
-    except duckdb.Error as error:
-        raise FormatError(str(error).splitlines()[0]) from error
+        except duckdb.Error as error:
+            raise FormatError(str(error).splitlines()[0]) from error
+        finally:
+            con.rollback()
+
+
+@cache
+def _staging() -> duckdb.DuckDBPyConnection:
+    """A database in memory for the rows of some runs, which no transaction keeps."""
+    con = duckdb.connect(config={"threads": 1})
+    con.execute(SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8"))
+    return con
 
 
 def _evidence(
