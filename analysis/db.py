@@ -14,7 +14,6 @@ _HERE = Path(__file__).parent
 SCHEMA_SQL = _HERE / "schema.sql"
 VIEWS_SQL = _HERE / "views.sql"
 TELEMETRY_SQL = _HERE / "telemetry.sql"
-STUDENT_T = _HERE / "student_t.txt"  # the 97.5% quantile for 1, 2, ... degrees of freedom
 TABLES = _HERE / "tables"
 CHARTS = _HERE / "charts"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md

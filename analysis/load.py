@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
+from scipy.special import stdtrit
 
 from analysis.claims import add_study
-from analysis.db import SCHEMA_SQL, STUDENT_T, TELEMETRY_SQL, VIEWS_SQL, connect
+from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
 from analysis.errors import LoadError
 from analysis.evidence import PARQUET, insert, insert_parquet
 from analysis.gate import Evidence
 from analysis.validate import Verdict, judge_each, read_campaign, with_campaign_gates
 
+_MAX_DF = 400
 _BENCH = {
     "bench_completed": "completed",
     "bench_failed": "failed",
@@ -81,8 +83,8 @@ def load(results: Path, database: Path) -> LoadSummary:
                 read = _all_or_nothing(con, {verdict.folder: verdict for verdict in some}, _insert_runs)
                 verdicts += [replace(verdict, evidence=None) for verdict in read]
             _insert_verdicts(con, with_campaign_gates(results, configuration, verdicts))
-            quantiles = enumerate(STUDENT_T.read_text(encoding="utf-8").split(), 1)
-            insert(con, "student_t", [{"df": df, "t975": float(t)} for df, t in quantiles])
+            quantiles = [{"df": df, "t975": float(stdtrit(df, 0.975))} for df in range(1, _MAX_DF + 1)]
+            insert(con, "student_t", quantiles)
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
             ((runs, counted, primes),) = con.execute("SELECT attempts, counted, primes FROM summary").fetchall()

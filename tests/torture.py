@@ -106,7 +106,7 @@ class Witness:
             self._load(len(plan.runs), database)
 
     def _load(self, runs: int, database: Path) -> None:
-        from analysis.load import load  # not in each sitting
+        from analysis.load import load  # not in each sitting: SciPy takes a second
 
         summary = load(self.root, database)
         with duckdb.connect(str(database), read_only=True) as connection:
