@@ -62,11 +62,12 @@ def judge_results(results: Path) -> list[Verdict]:
 
 
 def judge_each(results: Path) -> Iterator[list[Verdict]]:
-    """The verdict on every run and prime by itself, in order of name, some at a time; many in a process a CPU."""
+    """The verdict on every run and prime by itself, in order of name, some at a time; many in up to four
+    processes."""
     found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
     folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
     batches = [folders[begin : begin + _AT_ONCE] for begin in range(0, len(folders), _AT_ONCE)]
-    workers = min(len(os.sched_getaffinity(0)), len(batches) // 2)  # one takes half a second to start
+    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes half a second to start, and 150 MiB
     if workers < 2:
         yield from map(_read, batches)
         return
