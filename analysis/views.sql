@@ -92,6 +92,20 @@ CREATE VIEW window_steps AS
 SELECT s.*, setup, model, profile, arm FROM steps s JOIN runs r USING (folder)
 WHERE counted AND kind = 'run' AND t_ns >= window_begin_ns AND t_ns <= coalesce(bench_exit_ns, window_end_ns);
 
+-- Time of the steps that only decode: since the step before, in ms.
+CREATE VIEW decode_steps AS
+SELECT folder, setup, model, profile, arm, running, ms
+FROM (SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps)
+WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0;
+
+-- Seconds of a run by which its decode steps went over 1.02 times the 10th percentile of all runs' steps of its cell and arm with as
+-- many running requests; numbers of running requests with fewer than 20 steps are left out.
+CREATE VIEW stalls AS
+SELECT folder, sum(greatest(0, ms - cap_ms)) / 1e3 AS stalled_s
+FROM decode_steps JOIN (SELECT setup, model, profile, arm, running, 1.02 * quantile_cont(ms, 0.1) AS cap_ms FROM decode_steps GROUP BY ALL HAVING count(*) >= 20)
+     USING (setup, model, profile, arm, running)
+GROUP BY folder;
+
 -- Waiting span: the steps with a token count from the first step with a waiting request to the last token.
 CREATE VIEW waiting_steps AS
 SELECT w.* FROM window_steps w
@@ -135,7 +149,7 @@ JOIN (SELECT setup, model, profile, arm, count(*) AS runs FROM runs WHERE counte
 
 -- Warm starts of counted runs that should be alike, as text: one arm, whatever the load and the KV pool.
 CREATE VIEW like_starts AS
-SELECT setup, model, replace(arm, '_kv_matched', '') AS arm, span_text(min(d1(start_s)), max(d1(start_s))) || ' s (n = ' || count(*) || ')' AS starts, count(*) AS n
+SELECT setup, model, regexp_replace(arm, '_kv_matched|_bare', '') AS arm, span_text(min(d1(start_s)), max(d1(start_s))) || ' s (n = ' || count(*) || ')' AS starts, count(*) AS n
 FROM starts WHERE kind = 'run' AND warm AND start_s IS NOT NULL GROUP BY ALL;
 
 -- Where a run's time goes, in seconds; own_s is the orchestrator's: all but start, probe, warm-up and window.
@@ -180,11 +194,12 @@ SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS dur
        w.steps, w.mean_running, w.preempted, w.padded_share_full, p.value AS preemptions,
        r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
        e.* EXCLUDE (folder, source, absent), bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w,
-       o.own_s,
+       o.own_s, t.stalled_s / r.bench_duration_s AS stalled_share, r.bench_output_tokens / (r.bench_duration_s - t.stalled_s) AS capped_tok_s,
        s.start_s, s.first_token_s, s.engine_init_s, s.load_s, s.compile_s, s.capture_s, s.init_rest_s, s.outside_s
 FROM runs r
 LEFT JOIN request_figures q USING (folder)
 LEFT JOIN waiting_spans w USING (folder)
+LEFT JOIN stalls t USING (folder)
 LEFT JOIN counters p ON p.folder = r.folder AND p.name = 'vllm:num_preemptions_total'
 LEFT JOIN energy e ON e.folder = r.folder
 LEFT JOIN own_times o ON o.folder = r.folder

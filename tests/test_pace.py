@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -15,30 +18,80 @@ from analysis.load import load
 from tests import make_store
 
 
-def quantiles(folder: Path) -> tuple[int, int, list[float]]:
-    """Commonest running count, its decode steps, their 10th, 50th and 90th percentile in ms."""
+def decode_steps(folder: Path) -> list[tuple[int, float]]:
+    """Running requests and milliseconds of each step in the window that only decodes."""
     record = (folder / "run.json").read_text(encoding="utf-8")
     begin, end = (int(record.split(f'"{name}": ')[1].split(",")[0]) for name in ("window_begin_ns", "bench_exit_ns"))
     rows = duckdb.sql(
         f"SELECT t_ns, running, prompt_tokens, generated_tokens FROM '{folder}/steps.parquet' ORDER BY step"
     ).fetchall()
     rows = [row for row in rows if begin <= row[0] <= end]
-    decode = [(row[1], (row[0] - before[0]) / 1e6) for before, row in pairwise(rows) if not row[2] and row[3]]
+    return [(row[1], (row[0] - before[0]) / 1e6) for before, row in pairwise(rows) if not row[2] and row[3]]
+
+
+def quantiles(folder: Path) -> tuple[int, int, list[float]]:
+    """Commonest running count, its decode steps, their 10th, 50th and 90th percentile in ms."""
+    decode = decode_steps(folder)
     ((running, count),) = Counter(level for level, _ in decode).most_common(1)
     return running, count, list(np.percentile([ms for level, ms in decode if level == running], [10, 50, 90]))
 
 
+def stalled_s(folder: Path) -> float:
+    """Seconds over 1.02 times the 10th percentile, by running requests."""
+    levels: dict[int, list[float]] = {}
+    for level, ms in decode_steps(folder):
+        levels.setdefault(level, []).append(ms)
+    groups = [np.array(times) for times in levels.values() if len(times) >= 20]
+    return float(sum(np.maximum(0, times - 1.02 * np.percentile(times, 10)).sum() for times in groups)) / 1e3
+
+
+def records(root: Path, name: str) -> list[dict[str, Any]]:
+    database = root.with_suffix(".duckdb")
+    load(root, database)
+    with connect(database) as con:
+        table = next(t for t in read_tables(con) if t.name == name)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
 def test_the_figures_are_those_of_the_traces(tmp_path: Path) -> None:
     root = make_store.recorded_store(tmp_path / "r")
-    load(root, tmp_path / "d.duckdb")
-    with connect(tmp_path / "d.duckdb") as con:
-        table = next(t for t in read_tables(con) if t.name == "09_pace")
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    rows = records(root, "09_pace")
     assert {row["arm"] for row in rows} == {"graphs", "eager", "graphs_kv_matched", "compile_only"}
     for row in rows:
         running, count, (p10, p50, p90) = quantiles(root / "runs" / f"32b.{row['arm']}.sustained.r1.p1a1")
-        assert (row["running"], row["steps"]) == (str(running), str(count))
+        assert (row["running"], row["decode_steps"]) == (str(running), str(count))
         found = [float(row[name]["mean"]) for name in ("p10_ms", "p50_ms", "p90_ms")]
         assert found == pytest.approx([p10, p50, p90], abs=0.006)
         assert row["p10_ms"]["n"] == 1
-        assert float(row["slowest_run"]) == pytest.approx(p90 / p10, abs=0.006)
+        assert float(row["greatest_p90_over_p10"]) == pytest.approx(p90 / p10, abs=0.006)
+
+
+def test_what_is_taken_off_is_that_of_the_traces(tmp_path: Path) -> None:
+    root = make_store.recorded_store(tmp_path / "r")
+    rows = {row["arm"]: row for row in records(root, "09_stalls")}
+    computed = {}
+    for arm, row in rows.items():
+        folder = root / "runs" / f"32b.{arm}.sustained.r1.p1a1"
+        bench = json.loads((folder / "bench.json").read_text())
+        computed[arm] = bench["total_output_tokens"] / (bench["duration"] - stalled_s(folder))
+        assert float(row["computed_tok_s"]) == pytest.approx(computed[arm], abs=0.06)
+        assert float(row["taken_off_pct"]) == pytest.approx(100 * stalled_s(folder) / bench["duration"], abs=0.06)
+    assert float(rows["graphs"]["computed_ratio"]) == pytest.approx(computed["graphs"] / computed["eager"], abs=0.0006)
+
+
+def test_a_run_that_stalls_has_more_taken_off(tmp_path: Path) -> None:
+    """Two blocks of one arm alike, but for every third step of one that takes twice as long."""
+    root = make_store.write_header(tmp_path / "r")
+    for repetition in (1, 2):
+        make_store.synthetic_run(root, "7b", "eager", "sustained", repetition, ("eager",))
+    stalled = root / "runs/7b.eager.sustained.r2.p1a1/steps.parquet"
+    (before,) = records(root, "09_stalls")
+    con = duckdb.connect()
+    con.execute(f"CREATE TABLE t AS SELECT *, t_ns - lag(t_ns) OVER (ORDER BY step) AS ns FROM '{stalled}'")
+    con.execute("UPDATE t SET t_ns = t_ns + ns // 2 WHERE step % 3 = 1 AND prompt_tokens = 0 AND ns > 0")
+    con.execute(f"COPY (SELECT * EXCLUDE ns FROM t ORDER BY step) TO '{stalled}' (FORMAT parquet)")
+    record = json.loads((stalled.parent / "run.json").read_text())
+    record["files_sha256"]["steps.parquet"] = hashlib.sha256(stalled.read_bytes()).hexdigest()
+    (stalled.parent / "run.json").write_text(json.dumps(record))
+    (after,) = records(root, "09_stalls")
+    assert float(after["taken_off_pct"]) > float(before["taken_off_pct"]) + 3

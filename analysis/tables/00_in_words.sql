@@ -10,6 +10,7 @@ WITH e AS (
            CASE is_ WHEN 'not resolved' THEN cell || ' not resolved (n = ' || n || '), measured ratio ' || format('{:.3f}', ratio.mean) ELSE cell || ' ' || is_ || ', ratio ' || estimate_text(f3(ratio)) END AS told
     FROM e
 ),
+computed AS (SELECT *, format('{:+.1f}% (n = {})', 100 * (ratio.mean - 1), n) AS pct FROM e WHERE metric = 'capped_tok_s'),
 cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
 totals AS (SELECT * FROM cells WHERE arm_a = 'graphs' AND arm_b = 'eager'),
 unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
@@ -18,8 +19,9 @@ padding AS (SELECT setup, model, profile, arm, format('{:.1f}% (n = {})', 100 * 
 pools AS (SELECT setup, model, round(avg(kv_blocks) FILTER (arm = 'graphs')) AS graphs, round(avg(kv_blocks) FILTER (arm = 'eager')) AS eager FROM run_figures JOIN runs USING (folder, kv_tokens, max_concurrency) GROUP BY ALL),
 answers AS (
     SELECT setup, 1 AS n, 'What does --enforce-eager cost?' AS question, 'Output tokens/s with eager against graphs and torch.compile: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.'
-           || coalesce(' Warnings on these runs: ' || (SELECT string_agg(model || ' ' || profile || ' ' || arm || ' ' || warnings, '; ' ORDER BY model, profile, arm) FROM cell_warnings w WHERE w.setup = r.setup AND arm IN ('graphs', 'eager')) || '.', '')
-           || (SELECT CASE WHEN count(*) FILTER (share > 0.1) = 0 THEN '' ELSE ' Beside another GPU at work: ' || count(*) FILTER (share > 0.1) || ' of ' || count(*) || ' of them.' END || ' All with step trace and GPU samples, whose own cost is a table below.' FROM window_shares s WHERE s.setup = r.setup AND arm IN ('graphs', 'eager')) AS answer
+           || coalesce(' Computed, without the host''s stalls: ' || (SELECT string_agg(cell || ' ' || pct, '; ' ORDER BY cell) FROM computed c WHERE c.setup = r.setup AND arm_a = 'eager' AND arm_b = 'graphs') || '.', '')
+           || coalesce(' Warnings on these runs: ' || (SELECT string_agg(model || ' ' || profile || ' ' || arm || ' ' || warnings, '; ' ORDER BY model, profile, arm) FROM cell_warnings w WHERE w.setup = r.setup AND arm IN ('graphs', 'eager') AND (model, profile) IN (SELECT (model, profile) FROM totals t WHERE t.setup = r.setup)) || '.', '')
+           || (SELECT CASE WHEN count(*) FILTER (share > 0.1) = 0 THEN '' ELSE ' Beside another GPU at work: ' || count(*) FILTER (share > 0.1) || ' of ' || count(*) || ' of them.' END || ' All with step trace and GPU samples, whose own cost is a table below.' FROM window_shares s WHERE s.setup = r.setup AND arm IN ('graphs', 'eager') AND (model, profile) IN (SELECT (model, profile) FROM totals t WHERE t.setup = r.setup)) AS answer
     FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s' AND arm_a = 'eager' AND arm_b = 'graphs' GROUP BY setup
     UNION ALL
     SELECT setup, 2, 'What does it buy?', 'A warm start with eager: '
@@ -27,18 +29,21 @@ answers AS (
                 ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
                 || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
-           || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched among graphs): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
-                || '; where they differ much, so much of the extra start is chance.', '')
+           || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched and graphs_bare among graphs): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
+                || '; where they differ much, the extra start is as uncertain.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
     SELECT t.setup, 3, 'What can make graphs lose?', string_agg(g.cell || CASE WHEN g.is_ = 'lower' THEN ': graphs lost, ' WHEN g.is_ = 'higher' THEN ': graphs did not lose, ' WHEN g.ratio.mean >= 1 THEN ': graphs did not lose in what was measured, ' ELSE ': graphs were slower in what was measured, ' END || g.change, '; ' ORDER BY t.cell)
            || '. What works against them is the KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). With the smaller pool, together with the change in padding that comes with it, throughput changes by: '
            || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell) || '.' || coalesce(' Padding of FULL steps while requests wait, the smaller pool against eager''s: ' || string_agg(t.cell || ' ' || own.pct || ' against ' || matched.pct, '; ' ORDER BY t.cell) || '.', '')
            || ' At equal KV graphs against eager: ' || string_agg(e.cell || ' ' || e.change, '; ' ORDER BY t.cell) || '.'
+           || coalesce(' Computed, without the host''s stalls: ' || string_agg(t.cell || ' graphs against eager ' || ct.pct || ', at equal KV ' || ck.pct || ', the smaller pool ' || cp.pct, '; ' ORDER BY t.cell) || '.', '')
            || CASE WHEN count(u.cell) < count(*) THEN ' Pool and padding are not separated' || CASE WHEN count(u.cell) > 0 THEN ' in every cell' ELSE '' END || ': open until graphs_unpadded is measured.' ELSE '' END
     FROM cells t JOIN cells e ON (e.setup, e.cell, e.arm_a, e.arm_b) = (t.setup, t.cell, 'graphs_kv_matched', 'eager') JOIN pools p ON (p.setup, p.model) = (t.setup, t.model)
     JOIN totals g ON (g.setup, g.cell) = (t.setup, t.cell) LEFT JOIN unpadded u ON (u.setup, u.cell) = (t.setup, t.cell)
     LEFT JOIN padding own ON (own.setup, own.model, own.profile, own.arm) = (t.setup, t.model, t.profile, 'graphs') LEFT JOIN padding matched ON (matched.setup, matched.model, matched.profile, matched.arm) = (t.setup, t.model, t.profile, 'graphs_kv_matched')
+    LEFT JOIN computed ct ON (ct.setup, ct.cell, ct.arm_a, ct.arm_b) = (t.setup, t.cell, 'graphs', 'eager') LEFT JOIN computed ck ON (ck.setup, ck.cell, ck.arm_a, ck.arm_b) = (t.setup, t.cell, 'graphs_kv_matched', 'eager')
+    LEFT JOIN computed cp ON (cp.setup, cp.cell, cp.arm_a, cp.arm_b) = (t.setup, t.cell, 'graphs', 'graphs_kv_matched')
     WHERE t.arm_a = 'graphs' AND t.arm_b = 'graphs_kv_matched' GROUP BY t.setup
     UNION ALL
     SELECT s.setup, 4, 'Is it padding to captured sizes?', coalesce((SELECT 'Without padding, all else equal, throughput changes by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM unpadded c WHERE c.setup = s.setup),

@@ -1,9 +1,9 @@
 -- title: What a busy neighbour does
--- note: Output tokens per second of counted runs while another GPU of the host was at work (over half of the load window) against runs alone on the host (less than 1% of it), by cell; not paired, interval by Welch on the log scale. Moved: change in per cent. Less than 1%: the whole interval lies within 1% either way.
+-- note: Output tokens per second of counted runs while another GPU of the host was at work (over half of the load window) against runs without (less than 1% of it), by cell, each run a point in order of repetition; not paired. Moved: change of the mean in per cent with its interval by Welch on the log scale, from two runs of each kind on. Less than 1%: the whole interval lies within 1% either way. What other virtual machines of the host did is not known.
 -- empty: Not measured: no cell has runs of both kinds (suite neighbour).
 WITH cells AS (
     SELECT setup, model, profile, arm, count(*) FILTER (share < 0.01) AS alone, count(*) FILTER (share > 0.5) AS beside,
-           avg(bench_output_tok_s) FILTER (share < 0.01) AS alone_tok_s, avg(bench_output_tok_s) FILTER (share > 0.5) AS beside_tok_s,
+           list(d1(bench_output_tok_s) ORDER BY repetition, pass_number) FILTER (share < 0.01) AS alone_tok_s, list(d1(bench_output_tok_s) ORDER BY repetition, pass_number) FILTER (share > 0.5) AS beside_tok_s,
            avg(ln(bench_output_tok_s)) FILTER (share > 0.5) - avg(ln(bench_output_tok_s)) FILTER (share < 0.01) AS l,
            var_samp(ln(bench_output_tok_s)) FILTER (share < 0.01) / alone AS a, var_samp(ln(bench_output_tok_s)) FILTER (share > 0.5) / beside AS b
     FROM runs JOIN window_shares USING (folder, setup, model, profile, arm) WHERE runs.gpu_uuid IS NOT NULL GROUP BY ALL HAVING alone > 0 AND beside > 0
@@ -13,6 +13,6 @@ WITH cells AS (
 ), moved AS (
     SELECT *, struct_pack(mean := 100 * (exp(l) - 1), lo := 100 * (exp(l - half) - 1), hi := 100 * (exp(l + half) - 1), n := alone + beside) AS pct FROM halves
 )
-SELECT setup, model, profile, arm, alone, beside, d1(alone_tok_s) AS alone_tok_s, d1(beside_tok_s) AS beside_tok_s, f2(pct) AS moved_pct,
-       CASE WHEN half IS NULL THEN 'no interval' WHEN pct.lo > -1 AND pct.hi < 1 THEN 'less than 1%' WHEN pct.lo > 1 OR pct.hi < -1 THEN 'more than 1%' ELSE 'not resolved' END AS verdict
+SELECT setup, model, profile, arm, alone, beside, alone_tok_s, beside_tok_s, CASE WHEN half IS NOT NULL THEN f2(pct) END AS moved_pct,
+       CASE WHEN half IS NULL THEN 'needs two runs of each kind' WHEN pct.lo > -1 AND pct.hi < 1 THEN 'less than 1%' WHEN pct.lo > 1 OR pct.hi < -1 THEN 'more than 1%' ELSE 'not resolved' END AS verdict
 FROM moved ORDER BY ALL;
