@@ -1,9 +1,10 @@
 """Advice for one server: what `--enforce-eager` costs and buys there, by arithmetic and the scheduling model.
 
 Each input is measured (a database of runs), given (an option) or assumed (a default, said as such); what is computed
-from an assumption is marked too. A load's time = engine steps x decode step + prompt tokens x prefill time: the
-scheduling model gives steps and prompt tokens (recomputed ones included) for an arm's KV pool. The prefill time is
-given, or what the steps leave of a throughput. No time is predicted from a card's or a model's properties.
+from an assumption is marked too. Measured changes and break-evens are the report's: over the blocks both arms ran in.
+A load's time = engine steps x decode step + prompt tokens x prefill time: the scheduling model gives steps and prompt
+tokens (recomputed ones included) for an arm's KV pool. The prefill time is given, or what the steps leave of a
+throughput. No time is predicted from a card's or a model's properties.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import random
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from math import floor, inf
 from pathlib import Path
@@ -25,9 +26,10 @@ from analysis.scheduling import Prediction, SchedulerConfig, SchedulingError, de
 
 ARMS = ("graphs", "graphs_trimmed", "graphs_kv_matched", "eager")
 GIB = 2**30
-RESOLUTION = 0.02  # the throughput of recorded arms that it was not fitted to is met this well (tests/test_advise.py)
+RESOLUTION = 0.025  # the throughput of recorded arms that it was not fitted to is met this well (tests/test_advise.py)
 _LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "range_ratio")
 _OPEN = "not resolved"
+_AS_RUN = ("output_tok_s.", "steps.", "change.", "break_even.")  # measured facts of this server and load alone
 _KV_ERROR = 0.02  # of the pool: how far the range of the change looks
 _CELLS_SQL, _PUBLISHED = (Path(__file__).with_name(name) for name in ("advise.sql", "published.toml"))
 Basis = Literal["measured", "fitted", "given", "assumed", "computed", "computed*"]
@@ -92,11 +94,12 @@ class Server(BaseModel):
 
 @dataclass(frozen=True)
 class Figure:
-    """A number and where it comes from; `how` says it in words."""
+    """A number and where it comes from; `how` says it in words. `n`: runs, or passes of blocks, that it rests on."""
 
     value: float
     basis: Basis
     how: str = ""
+    n: int | None = None
 
 
 Facts = dict[str, Figure]  # by option name, per-arm ones as `step_ms.graphs`
@@ -113,14 +116,16 @@ _ASSUMED: Facts = {
 
 @dataclass(frozen=True)
 class Advice:
-    """`rows`: a figure's name and what it is by arm, where there is one. `words`: sign, size and what to set.
-    `assumed`: what they rest on besides what was measured or given."""
+    """`rows`: a figure's name and what it is by arm, where there is one: of `arms`, and of others that ran. `words`:
+    sign, size and what to set. `assumed`: what they rest on besides what was measured or given. `warnings`: of the
+    runs, by arm."""
 
     title: str
     arms: tuple[str, ...]
     rows: dict[str, dict[str, Figure]]
     words: list[str]
     assumed: list[str]
+    warnings: list[str]
 
 
 CHANGE, TOK_S, BREAK_EVEN = "output tokens/s against eager, %", "output tokens/s", "break-even, requests"
@@ -140,12 +145,12 @@ def answer(database: Path | None, options: dict[str, Any], cell: str = "*") -> l
     if "step_ms" in told and not told & {"prefill_ms", "output_tok_s"}:
         raise LoadError("--step-ms alone: prefill is fitted to measured steps", "add --prefill-ms or --output-tok-s")
     found = []
-    for title, own, lengths in measured(database, cell):
+    for title, own, lengths, warnings in measured(database, cell):
         if told - {"start_s"}:  # another server or load: of its throughput only the fit stays
             own |= {name: f for name, f in _Case(own, lengths).facts.items() if name.startswith("prefill_ms")}
-            own = {name: f for name, f in own.items() if not name.startswith(("output_tok_s", "steps"))}
+            own = {name: f for name, f in own.items() if not name.startswith(_AS_RUN)}
             title += ", changed as given"
-        found.append(advise(title, own | facts, () if told & set(_LOAD) else lengths))
+        found.append(advise(title, own | facts, () if told & set(_LOAD) else lengths, warnings))
     return found
 
 
@@ -167,27 +172,26 @@ def given(options: dict[str, Any]) -> Facts:
     return facts
 
 
-def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int, int]]]]:
-    """Title, facts and lengths of the requests of each cell with graphs and eager whose model.profile matches."""
+def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int, int]], list[str]]]:
+    """Title, facts, lengths of the requests and warnings of each cell with graphs and eager whose model.profile
+    matches."""
     from analysis.db import connect  # here, so that `campaign --help` does without a database
 
     with connect(database) as con:
         rows = con.execute(_CELLS_SQL.read_text(encoding="utf-8")).fetchall()
     found = [
-        (f"{model} {profile}, {setup}", {name: Figure(*figure) for name, *figure in facts}, lengths)
-        for setup, model, profile, facts, lengths in rows
+        (f"{model} {profile}, {setup}", {name: Figure(*figure) for name, *figure in facts}, lengths, warnings)
+        for setup, model, profile, facts, lengths, warnings in rows
         if fnmatchcase(f"{model}.{profile}", cell)
     ]
     if not found:
         there = ", ".join(sorted({f"{model}.{profile}" for _, model, profile, *_ in rows})) or "none"
-        raise LoadError(
-            f"no cell {cell}",
-            f"of those with runs of graphs and eager, in KV blocks of one size, name one with --cell: {there}",
-        )
+        hint = f"of those with graphs and eager in a block, in KV blocks of one size, name one with --cell: {there}"
+        raise LoadError(f"no cell {cell}", hint)
     return found
 
 
-def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = ()) -> Advice:
+def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = (), warnings: Sequence[str] = ()) -> Advice:
     """The advice on a server known by `facts`. `lengths`: (prompt, output) tokens of its requests where each is known.
     Raises LoadError for what is missing or could never run, naming the option."""
     case = _Case(facts, lengths)
@@ -195,8 +199,8 @@ def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = ()) ->
     if unused := [n for n, f in facts.items() if f.basis == "given" and n.partition(".")[2] not in ("", *arms)]:
         raise LoadError(f"no default size below the largest holds this load, so no {unused[0]}", "leave it out")
     eager = case.figures("eager")
-    figures = {arm: case.figures(arm, eager) if arm != "eager" else eager for arm in arms}
-    rows = {name: {arm: f for arm in arms if (f := figures[arm].get(name))} for name in figures["graphs"]}
+    of = {arm: case.figures(arm, eager) if arm != "eager" else eager for arm in (*arms, *case.ran)}
+    rows = {name: {arm: f for arm in of if (f := of[arm].get(name))} for name in of["graphs"]}
     rows = {name: row for name, row in rows.items() if row}
     pools = [rows[KV][arm] for arm in ("graphs", "eager")]
     if pools[0].value > pools[1].value and any(f.basis == "given" for f in pools):
@@ -206,11 +210,12 @@ def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = ()) ->
         assumed.append(f"steps with more than {case.largest} requests, which no graph holds, take no longer")
     if CHANGE in rows:
         assumed.append("times are the same however many requests run, and prefill in arms where it was not measured")
-    return Advice(f"{title}: {case.load}", arms, rows, list(_words(case, rows)), assumed)
+    return Advice(f"{title}: {case.load}", arms, rows, list(_words(case, rows)), assumed, [*warnings])
 
 
 def _marked(value: float, *inputs: Figure) -> Figure:
-    return Figure(value, "computed*" if any(f.basis in ("assumed", "computed*") for f in inputs) else "computed")
+    star = any(f.basis in ("assumed", "computed*") for f in inputs)
+    return Figure(value, "computed*" if star else "computed", n=min((f.n for f in inputs if f.n), default=None))
 
 
 def _computed(formula: Callable[..., float], *inputs: Figure | None) -> Figure | None:
@@ -219,8 +224,13 @@ def _computed(formula: Callable[..., float], *inputs: Figure | None) -> Figure |
     return _marked(formula(*(f.value for f in known)), *known) if len(known) == len(inputs) else None
 
 
+def _like(arm: str) -> str:
+    """Graphs or eager, whose times are taken for an arm named after it; of another name no time is known."""
+    return arm.partition("_")[0]
+
+
 class _Case:
-    """A server under a load. `used`: the facts that were looked at."""
+    """A server under a load. `used`: the facts that were looked at. `ran`: the arms whose throughput was measured."""
 
     def __init__(self, facts: Facts, lengths: Sequence[tuple[int, int]]) -> None:
         self.facts, self.used, self.predicted = _ASSUMED | facts, Facts(), dict[float, Prediction]()
@@ -238,9 +248,11 @@ class _Case:
         if self.trim_to and (whole := self.facts.get("graph_gib")):
             share = (sizes.index(self.trim_to) + 1) / len(sizes)
             self.assume("graph_gib.graphs_trimmed", share * whole.value, "in proportion to the sizes captured")
-        if step := self.facts.get("step_ms.graphs"):
-            for arm in ("graphs_trimmed", "graphs_kv_matched"):
-                self.assume(f"step_ms.{arm}", step.value, "as with graphs as they come")
+        rates = {name[13:]: f.basis for name, f in self.facts.items() if name.startswith("output_tok_s.")}
+        self.ran = [arm for arm, basis in rates.items() if basis == "measured"]
+        for arm in (*ARMS, *self.ran):
+            if step := self.facts.get(f"step_ms.{_like(arm)}"):
+                self.assume(f"step_ms.{arm}", step.value, f"as with {_like(arm)}")
         self.lengths = tuple(lengths) or self.made_up_lengths()
         self.output_tokens = sum(output for _, output in self.lengths)
         spans = [
@@ -279,7 +291,7 @@ class _Case:
     def kv_tokens(self, arm: str) -> Figure:
         """The first there is: the arm's own as given; by arithmetic on a given card; as measured; another arm's with
         the difference in graph memory."""
-        known = {a: f for a in ARMS if (f := self.facts.get(f"kv_tokens.{a}"))}
+        known = {name[10:]: f for name, f in self.facts.items() if name.startswith("kv_tokens.")}
         by_card = "card_gib" in self.facts and all(f.basis == "measured" for f in known.values())
         own = known.get("eager" if arm == "graphs_kv_matched" else arm)
         if own and not by_card:
@@ -326,14 +338,14 @@ class _Case:
         fit = _marked(left / self.prompts(found), rate, step, kv)
         if left >= 0:
             run = rate.basis == "measured"
-            self.facts[f"prefill_ms.{arm}" if run else "prefill_ms"] = Figure(fit.value, "fitted") if run else fit
+            self.facts[f"prefill_ms.{arm}" if run else "prefill_ms"] = replace(fit, basis="fitted") if run else fit
         elif rate.basis == "given":
             slow = f"{arm}: {found.steps} steps of {step.value:g} ms take longer than {rate.value:g} tokens/s"
             raise LoadError(slow, "check --output-tok-s and --step-ms")
 
     def prefill_ms(self, arm: str) -> Figure | None:
-        """Of 1000 prompt tokens: of all arms, or as fitted to the arm or to graphs."""
-        return self.get("prefill_ms") or self.get(f"prefill_ms.{'eager' if arm == 'eager' else 'graphs'}")
+        """Of 1000 prompt tokens: of all arms, or as fitted to graphs or eager, whichever the arm is like."""
+        return self.get("prefill_ms") or self.get(f"prefill_ms.{_like(arm)}")
 
     def seconds(self, arm: str, pool: float = 1.0) -> Figure | None:
         """The load's time with `pool` times the KV pool; without prefill where its time is not known."""
@@ -349,12 +361,12 @@ class _Case:
             times = self.seconds(arm, pool), self.seconds("eager", pool)
             return _computed(lambda own_s, eager_s: 100 * (eager_s / own_s - 1), *times)
 
-        def break_even(own: float, eager: float, start_s: float, eager_start_s: float) -> float:
-            saved_s = (1 / eager - 1 / own) * self.output_tokens / len(self.lengths)
+        def break_even(change: float, eager: float, start_s: float, eager_start_s: float) -> float:
+            saved_s = change / (100 + change) * self.output_tokens / len(self.lengths) / eager
             return max(start_s - eager_start_s, 0) / saved_s if saved_s > 0 else inf
 
-        kv, prefill, rate = self.kv_tokens(arm), self.prefill_ms(arm), self.facts.get(f"output_tok_s.{arm}")
-        found, ran = self.predict(kv.value), rate and rate.basis == "measured"
+        kv, prefill, ran = self.kv_tokens(arm), self.prefill_ms(arm), arm in self.ran
+        found = self.predict(kv.value)
         by_model = _computed(lambda s, _: self.output_tokens / s, self.seconds(arm), prefill)
         own = {
             RUNS: self.facts.get(f"runs.{arm}"),
@@ -368,19 +380,22 @@ class _Case:
             STEP_MS: self.get(f"step_ms.{arm}"),
             "prefill of 1000 tokens, ms": prefill,
             START: self.get(f"start_s.{arm}"),
-            TOK_S: rate if ran else by_model,
+            TOK_S: self.facts[f"output_tok_s.{arm}"] if ran else by_model,
             BY_MODEL: by_model if ran else None,
         }
         if eager is None:
             return own
         rates = own[TOK_S], eager[TOK_S]
+        change = self.facts.get(f"change.{arm}") if ran else _computed(lambda a, b: 100 * (a / b - 1), *rates)
+        starts = own[START], eager[START]
+        repaid = None if any(f and f.basis == "given" for f in starts) else self.facts.get(f"break_even.{arm}")
         return own | {
             GAIN: _computed(lambda own, eager: 100 * (1 - eager / own), own[STEPS], eager[STEPS]),
-            CHANGE: _computed(lambda own, eager: 100 * (own / eager - 1), *rates),
+            CHANGE: change,
             NO_PREFILL: None if all(rates) else faster(1),
             LESS_KV: faster(1 - _KV_ERROR),
             MORE_KV: faster(1 + _KV_ERROR),
-            BREAK_EVEN: _computed(break_even, *rates, own[START], eager[START]),
+            BREAK_EVEN: repaid or _computed(break_even, change, eager[TOK_S], *starts),
         }
 
 
@@ -390,10 +405,8 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
     def change(name: str) -> float:
         return 100 * (rows[name]["graphs"].value / rows[name]["eager"].value - 1)
 
-    def of_both(name: str) -> bool:
-        return {"graphs", "eager"} <= rows.get(name, {}).keys()
-
-    real = f" (measured: {change(REAL_STEPS):+.1f}%)" if of_both(REAL_STEPS) else ""
+    own, eager = (rows.get(REAL_STEPS, {}).get(arm) for arm in ("graphs", "eager"))
+    real = f" (measured: {own.value:,.0f} for {eager.value:,.0f})" if own and eager else ""
     made = f"{change(STEPS):+.1f}% {STEPS}{real} and {change(PROMPTS):+.1f}% prompt tokens"
     yield f"Graphs' KV pool against eager's: {change(KV):+.1f}%. By the model that makes {made}."
     if change(STEPS):
@@ -404,45 +417,50 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
         first, last = rows[NO_PREFILL]["graphs"].value, -100 * change(PROMPTS) / (100 + change(PROMPTS))
         yield f"{against} {first:+.1f}% output tokens/s if prefill took no time, {last:+.1f}% if it took all."
         if first * last < 0:
-            own, eager = (rows[STEPS][arm].value * rows[STEP_MS][arm].value for arm in ("graphs", "eager"))
-            turn = 1000 * (eager - own) / (rows[PROMPTS]["graphs"].value - rows[PROMPTS]["eager"].value)
+            took, eagers = (rows[STEPS][arm].value * rows[STEP_MS][arm].value for arm in ("graphs", "eager"))
+            turn = 1000 * (eagers - took) / (rows[PROMPTS]["graphs"].value - rows[PROMPTS]["eager"].value)
             yield f"The sign turns where 1000 prompt tokens take {turn:.0f} ms."
         yield "For size and what to set: --prefill-ms, or --output-tok-s of one arm."
         return
     if "graphs" not in rows.get(CHANGE, ()):
         yield "Sign open: give --step-ms of both arms (TPOT of a request alone is near enough)."
         return
-    both, every = (_noise(rows.get(RUNS, {}), arms) for arms in (("graphs", "eager"), ARMS))
-    gains = {arm: figure.value for arm, figure in rows[CHANGE].items()} | {"eager": 0.0}
-    ran = [arm for arm, figure in rows[TOK_S].items() if figure.basis == "measured"]
-    size = f"measured{both}" if "graphs" in ran else "expected, not measured"
-    yield f"{against} {gains['graphs']:+.1f}% output tokens/s, {size}."
-    if of_both(BY_MODEL):
-        by_model = {arm: f"{arm} {f.value:,.0f} for {rows[TOK_S][arm].value:,.0f}" for arm, f in rows[BY_MODEL].items()}
-        tests = ", ".join(f"{by_model[arm]} measured" for arm in by_model if arm not in ("graphs", "eager"))
-        yield f"The model is fitted to graphs and eager; what tests it: {tests or 'no other arm was run'}."
+    changes = {arm: rows[CHANGE][arm] for arm in ARMS if arm in rows[CHANGE]}
+    gains, every = {arm: figure.value for arm, figure in changes.items()} | {"eager": 0.0}, _noise(*changes.values())
+    ran = f"measured in the blocks of both{_noise(changes['graphs'])}" if case.ran else "expected, not measured"
+    yield f"{against} {gains['graphs']:+.1f}% output tokens/s, {ran}."
+    if {"graphs", "eager"} <= rows.get(BY_MODEL, {}).keys():
+        tests = [
+            f"{arm} {model.value:,.0f} for {real.value:,.0f} measured ({100 * (model.value / real.value - 1):+.1f}%)"
+            if (model := rows[BY_MODEL].get(arm))
+            else f"{arm} none for {real.value:,.0f} measured (its steps are like neither's)"
+            for arm, real in rows[TOK_S].items()
+            if arm in case.ran and arm not in ("graphs", "eager")
+        ]
+        yield f"The model is fitted to graphs and eager; what tests it: {', '.join(tests) or 'no other arm was run'}."
     if repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
         after = f"repaid after {repaid.value:.0f} requests" if repaid.value < inf else "never repaid"
-        yield f"The longer start is {after}{both}."
+        yield f"The longer start is {after}{_noise(repaid)}."
     chosen = next(arm for arm in ("eager", *ARMS) if gains.get(arm, -inf) >= max(gains.values()) - 100 * RESOLUTION)
     best = {
-        "eager": f"--enforce-eager; no arm with graphs is faster by more than the model's error of {RESOLUTION:.0%}",
+        "eager": f"--enforce-eager; no arm with graphs is faster by more than the model's error of {RESOLUTION:.1%}",
         "graphs": "graphs as they come",
         "graphs_trimmed": f"--max-cudagraph-capture-size={case.trim_to}, the next default size",
         "graphs_kv_matched": "a greater --gpu-memory-utilization, by what the log's line `CUDA graph memory profiling"
         " is enabled` names, if that memory is free",
     }[chosen]
-    if chosen not in (*ran, "eager"):
+    if chosen not in (*case.ran, "eager"):
         of = [row[chosen].value for name, row in rows.items() if name in (CHANGE, LESS_KV, MORE_KV) and chosen in row]
-        best += f" ({min(of):+.1f} to {max(of):+.1f}% against eager within 2% of the KV pools; not run)"
+        run = "run, though not as given" if chosen in rows.get(RUNS, ()) else "not run"
+        best += f" ({min(of):+.1f} to {max(of):+.1f}% against eager within 2% of the KV pools; {run})"
     lead = "No advice on fewer than three blocks; the model expects" if _OPEN in every else "Expected best"
     yield f"{lead}: {best}{every}."
 
 
-def _noise(runs: dict[str, Figure], arms: Sequence[str]) -> str:
-    """How many runs each of these arms has at least, as it stands behind a figure of theirs; empty if none ran."""
-    n = min((figure.value for arm, figure in runs.items() if arm in arms), default=None)
-    return "" if n is None else f"; n = {n:g}, " + (_OPEN if n < 3 else "the report tells what is resolved")
+def _noise(*figures: Figure) -> str:
+    """On how many runs or blocks these rest at least, as it stands behind them; empty if on none."""
+    n = _marked(0, *figures).n
+    return "" if n is None else f"; n = {n}, " + (_OPEN if n < 3 else "the report tells what is resolved")
 
 
 def as_json(advice: Sequence[Advice]) -> str:
@@ -462,7 +480,7 @@ def as_text(advice: Sequence[Advice]) -> str:
         lines += [one.title, ""]
         for name, cells in table.items():
             lines.append((f"{name:38}" + "".join(f"{cells.get(arm, ''):>20}" for arm in one.arms)).rstrip())
-        lines += ["", *one.words, *(f"assumed: {text}" for text in one.assumed), ""]
+        lines += ["", *one.words, *one.warnings, *(f"assumed: {text}" for text in one.assumed), ""]
     legend = "m measured, f fitted to the arm's runs, g given, a assumed; c computed, c* from something assumed too"
     return "\n".join([*lines, legend])
 
@@ -472,4 +490,4 @@ def _number(name: str, value: float) -> str:
         return "never"
     if "%" in name:
         return f"{value:+.1f}"
-    return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:.4g}"
+    return f"{value:,.0f}" if value >= 1000 or value == int(value) or name == BREAK_EVEN else f"{value:.4g}"

@@ -1,6 +1,7 @@
--- The cells of which both graphs and eager were measured, all arms with KV blocks of one size: setup, model, profile, facts (name, value, basis, how) and the (prompt,
--- output) tokens of the requests of the first run. Step times come from graphs and eager alone; other arms' steps and
+-- The cells with blocks of both graphs and eager, all arms with KV blocks of one size: setup, model, profile, facts (name, value, basis, how, n), the (prompt,
+-- output) tokens of the requests of the first run, warnings. Step times come from graphs and eager alone; other arms' steps and
 -- throughput are there to compare with. Facts of no arm in particular come from eager, then from graphs, which counts.
+-- Changes and break-evens against eager are those of the report, over the passes of blocks that have both.
 WITH times AS (
     SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps
 ), steps AS (
@@ -17,18 +18,19 @@ WITH times AS (
            any_value(max_num_batched_tokens)::DOUBLE AS max_num_batched_tokens, avg(model_load_gib) AS weights_gib
     FROM runs r JOIN run_figures f USING (folder) LEFT JOIN steps s USING (folder) GROUP BY setup, model, profile, arm
 ), facts AS (
-    SELECT *, name IN ('runs', 'kv_tokens', 'steps', 'output_tok_s', 'start_s') AS of_any_arm,
-           of_any_arm OR name = 'step_ms' AS of_arm,
-           CASE n WHEN 1 THEN 'one run' ELSE 'mean of ' || n || ' runs' END AS rests_on
-    FROM (UNPIVOT arms ON COLUMNS(* EXCLUDE (setup, model, profile, arm, n)) INTO NAME name VALUE value)
+    SELECT *, name IN ('runs', 'kv_tokens', 'steps', 'output_tok_s', 'start_s') AS of_any_arm FROM (UNPIVOT arms ON COLUMNS(* EXCLUDE (setup, model, profile, arm, n)) INTO NAME name VALUE value)
+    UNION ALL BY NAME
+    SELECT setup, model, profile, arm_a AS arm, n, 'change' AS name, 100 * (ratio.mean - 1) AS value, true AS of_any_arm FROM effects WHERE metric = 'output_tok_s' AND arm_b = 'eager' AND ratio IS NOT NULL
+    UNION ALL BY NAME
+    SELECT setup, model, profile, arm, n, 'break_even' AS name, requests AS value, true AS of_any_arm FROM break_evens
 )
 SELECT setup, model, profile,
-       list((CASE WHEN of_arm THEN name || '.' || arm ELSE name END, value,
-             CASE name WHEN 'step_ms' THEN 'fitted' ELSE 'measured' END,
-             CASE WHEN of_arm THEN '' ELSE arm || ', ' END || rests_on) ORDER BY arm),
+       list((CASE WHEN of_any_arm OR name = 'step_ms' THEN name || '.' || arm ELSE name END, value,
+             CASE name WHEN 'step_ms' THEN 'fitted' ELSE 'measured' END, CASE WHEN of_any_arm OR name = 'step_ms' THEN '' ELSE arm END, n) ORDER BY arm),
        (SELECT list((q.input_tokens, q.output_tokens) ORDER BY request) FROM requests q WHERE folder = (
             SELECT min(folder) FROM runs r
-            WHERE counted AND (r.setup, r.model, r.profile) = (facts.setup, facts.model, facts.profile)))
+            WHERE counted AND (r.setup, r.model, r.profile) = (facts.setup, facts.model, facts.profile))),
+       (SELECT coalesce(list('Warnings of runs of ' || w.arm || ': ' || warnings ORDER BY w.arm), []) FROM cell_warnings w WHERE (w.setup, w.model, w.profile) = (facts.setup, facts.model, facts.profile))
 FROM facts WHERE of_any_arm OR name = 'block_size' OR arm IN ('graphs', 'eager')
-GROUP BY ALL HAVING count(DISTINCT arm) FILTER (arm IN ('graphs', 'eager')) = 2 AND count(DISTINCT value) FILTER (name = 'block_size') <= 1
+GROUP BY ALL HAVING count(*) FILTER (name = 'change' AND arm = 'graphs') = 1 AND count(DISTINCT value) FILTER (name = 'block_size') <= 1
 ORDER BY setup, model, profile

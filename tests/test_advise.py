@@ -64,15 +64,95 @@ def value(advice: Advice, row: str, arm: str) -> float:
 
 @pytest.mark.parametrize("data", ["recorded", "shipped"])
 def test_throughput_of_arms_it_was_not_fitted_to(data: str, request: pytest.FixtureRequest) -> None:
-    compared = 0
+    off = {}
     for advice in answer(request.getfixturevalue(data), {}, "*.sustained"):
-        for arm in ("graphs_kv_matched", "graphs_trimmed"):
-            if arm in advice.rows[BY_MODEL]:
-                compared += 1
-                assert advice.rows[TOK_S][arm].basis == "measured"
-                real = value(advice, TOK_S, arm)
-                assert value(advice, BY_MODEL, arm) == pytest.approx(real, rel=RESOLUTION), advice.title
-    assert compared >= {"recorded": 1, "shipped": 2}[data]
+        (words,) = (line for line in advice.words if line.startswith("The model is fitted to graphs and eager; what"))
+        for arm, real in advice.rows[TOK_S].items():
+            if real.basis != "measured" or arm in ("graphs", "eager"):
+                continue
+            if arm == "compile_only":  # no graphs, yet not eager
+                assert arm not in advice.rows[BY_MODEL]
+                assert f"compile_only none for {real.value:,.0f} measured (its steps are like neither's)" in words
+                continue
+            model = value(advice, BY_MODEL, arm)
+            off[advice.title[:3], arm] = 100 * (model / real.value - 1)
+            assert abs(model / real.value - 1) <= RESOLUTION, (advice.title, arm)
+            told = f"{arm} {model:,.0f} for {real.value:,.0f} measured ({100 * (model / real.value - 1):+.1f}%)"
+            assert told in words
+    assert {arm for _, arm in off} >= {"graphs_kv_matched"} | ({"eager_kv_matched"} if data == "shipped" else set())
+    greatest = max(off.values(), key=abs)  # told in the docs
+    page = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
+    assert data != "shipped" or f"the greatest deviation is {greatest:+.1f}%" in page
+
+
+def test_every_arm_that_was_run_is_compared_as_in_the_report(shipped: Path) -> None:
+    """Changes, break-evens and warnings are the report's, over the blocks that both arms ran in."""
+    with connect(shipped) as con:
+        sql = (
+            "SELECT e.setup, e.model, e.profile, arm_a, ratio.mean, e.n, requests, b.n FROM effects e"
+            " LEFT JOIN break_evens b ON (b.setup, b.model, b.profile, b.arm) = (e.setup, e.model, e.profile, arm_a)"
+            " WHERE metric = 'output_tok_s' AND arm_b = 'eager'"
+        )
+        report = {
+            (f"{model} {profile}, {setup}", arm): row for setup, model, profile, arm, *row in con.sql(sql).fetchall()
+        }
+        sql = "SELECT model || ' ' || profile || ', ' || setup, arm, warnings FROM cell_warnings"
+        warnings = {(cell, f"Warnings of runs of {arm}: {text}") for cell, arm, text in con.sql(sql).fetchall()}
+    seen = set()
+    for advice in answer(shipped, {}):
+        cell = advice.title.partition(": ")[0]
+        assert {(cell, line) for line in advice.warnings} == {row for row in warnings if row[0] == cell}
+        assert all(line in as_text([advice]).splitlines() for line in advice.warnings)
+        for arm, figure in advice.rows[TOK_S].items():
+            if figure.basis != "measured" or arm == "eager":
+                continue
+            seen.add((cell, arm))
+            ratio, blocks, requests, starts = report[cell, arm]
+            assert advice.rows[CHANGE][arm] == Figure(100 * (ratio - 1), "measured", "", blocks)
+            assert advice.rows[BREAK_EVEN][arm] == Figure(requests, "measured", "", starts)
+    assert seen == report.keys()
+    assert warnings
+
+
+def test_an_arm_that_ran_in_one_block_is_compared_in_that_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever eager did in another block, and with starts that are given too."""
+    root, arms = make_store.write_header(tmp_path / "store"), ("graphs", "eager", "graphs_kv_matched")
+    for arm in arms:
+        make_store.synthetic_run(root, "7b", arm, "sustained", 1, arms)
+    with monkeypatch.context() as slow:
+        slow.setitem(make_store.SPEED, "eager", 50 * make_store.SPEED["eager"])
+        for arm in arms[:2]:
+            make_store.synthetic_run(root, "7b", arm, "sustained", 2, arms[:2])
+    load(root, tmp_path / "d.duckdb")
+    (advice,), (restarted,) = (answer(tmp_path / "d.duckdb", o) for o in ({}, {"start_s": "graphs_trimmed=99"}))
+    with connect(tmp_path / "d.duckdb") as con:
+        sql = "SELECT arm, output_tok_s, start_s FROM runs JOIN run_figures USING (folder) WHERE repetition = 1"
+        ran = {arm: (rate, start) for arm, rate, start in con.sql(sql).fetchall()}
+    rate, eager = ran["graphs_kv_matched"][0], ran["eager"][0]
+    for one in (advice, restarted):
+        assert one.rows[CHANGE]["graphs_kv_matched"].basis == "measured"
+        assert value(one, CHANGE, "graphs_kv_matched") == pytest.approx(100 * (rate / eager - 1))
+        assert one.rows[CHANGE]["graphs_kv_matched"].n == one.rows[BREAK_EVEN]["graphs_kv_matched"].n == 1
+        assert one.rows[CHANGE]["graphs"].n == 2
+    saving = (1 / eager - 1 / rate) * 8
+    extra = ran["graphs_kv_matched"][1] - ran["eager"][1]
+    repaid = max(extra, 0) / saving if saving > 0 else float("inf")
+    assert value(restarted, BREAK_EVEN, "graphs_kv_matched") == pytest.approx(repaid)
+    assert rate / value(advice, TOK_S, "eager") > 1.2 * rate / eager  # of unpaired means it would be far off
+    (given_start,) = answer(tmp_path / "d.duckdb", {"start_s": "graphs=99"})
+    assert given_start.rows[BREAK_EVEN]["graphs"].basis == "computed"
+    assert given_start.rows[BREAK_EVEN]["graphs_kv_matched"] == advice.rows[BREAK_EVEN]["graphs_kv_matched"]
+
+
+def test_an_arm_that_was_run_is_not_said_not_to_be(shipped: Path) -> None:
+    options = {"step_ms": "graphs=20,eager=28", "output_tok_s": "eager=600"}
+    (advice,) = answer(shipped, options, "32b.sustained")
+    assert "graphs_trimmed" in advice.rows[RUNS]
+    assert "--max-cudagraph-capture-size=64" in advice.words[-1]
+    assert "; run, though not as given)" in advice.words[-1]
+    assert "not run" not in advice.words[-1]
 
 
 def test_steps_of_recorded_arms(recorded: Path) -> None:
@@ -227,27 +307,19 @@ def test_measured_figures_come_first_and_fitted_ones_are_marked(shipped: Path) -
         assert advice.rows["prefill of 1000 tokens, ms"][arm].basis == "fitted"
         assert advice.rows["decode step, ms"][arm].basis == "fitted"
         assert value(advice, BY_MODEL, arm) == pytest.approx(value(advice, TOK_S, arm), rel=1e-9)  # by construction
-    with connect(shipped) as con:  # the report pairs by block, which makes a little difference
-        sql = "SELECT arm, requests FROM break_evens WHERE model = '32b' AND profile = 'sustained'"
-        reported = dict(con.execute(sql).fetchall())
-    for arm in ("graphs", "graphs_kv_matched"):
-        assert value(advice, BREAK_EVEN, arm) == pytest.approx(reported[arm], rel=0.03)
     assert value(advice, REAL_STEPS, "graphs_kv_matched") == pytest.approx(1940, abs=1)
-    (tests,) = (line for line in advice.words if line.startswith("The model is fitted to graphs and eager; what tests"))
-    by_model, ran = (value(advice, row, "graphs_kv_matched") for row in (BY_MODEL, TOK_S))
-    assert f"graphs_kv_matched {by_model:,.0f} for {ran:,.0f} measured" in tests
     (other,) = answer(shipped, {}, "7b.sustained")
-    change = 100 * (value(other, REAL_STEPS, "graphs") / value(other, REAL_STEPS, "eager") - 1)
-    assert f"By the model that makes +0.0% engine steps in the window (measured: {change:+.1f}%)" in other.words[0]
+    steps = [f"{value(other, REAL_STEPS, arm):,.0f}" for arm in ("graphs", "eager")]
+    assert f"makes +0.0% engine steps in the window (measured: {steps[0]} for {steps[1]})" in other.words[0]
 
 
 def test_advice_from_single_runs_is_not_resolved(recorded: Path) -> None:
     (advice,) = answer(recorded, {})
-    assert set(advice.rows[RUNS].values()) == {Figure(1, "measured", "one run")}
+    assert set(advice.rows[RUNS].values()) == {Figure(1, "measured", n=1)}
     best = advice.words[-1]
     assert best.startswith("No advice on fewer than three blocks; the model expects: ")
     assert re.search(r"% against eager within 2% of the KV pools; not run\); n = 1, not resolved\.$", best)
-    assert any(line.endswith("measured; n = 1, not resolved.") for line in advice.words)
+    assert any(line.endswith("measured in the blocks of both; n = 1, not resolved.") for line in advice.words)
 
 
 @pytest.mark.parametrize(("n", "told"), [(2, "not resolved"), (3, "the report tells what is resolved")])
@@ -263,7 +335,7 @@ def test_a_figure_has_the_n_of_the_arms_it_compares(tmp_path: Path, n: int, told
     assert any(
         re.search(rf"requests; n = {n}, {told}\.$", line) for line in words if line.startswith("The longer start")
     )
-    assert any(line.endswith(f"measured; n = {n}, {told}.") for line in words)
+    assert any(line.endswith(f"measured in the blocks of both; n = {n}, {told}.") for line in words)
     assert words[-1].startswith("No advice on fewer than three blocks")
     assert words[-1].endswith("; n = 1, not resolved.")  # of an arm that ran once
 
@@ -334,7 +406,7 @@ def test_command_and_json(shipped: Path) -> None:
     assert told.exit_code == 0, told.output
     assert "NVIDIA H200, random weights" in told.output
     found = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
-    assert found[0]["rows"][STEPS]["eager"] == {"value": 1941, "basis": "computed", "how": ""}
+    assert found[0]["rows"][STEPS]["eager"].items() >= {"value": 1941, "basis": "computed"}.items()
     assert found[0]["rows"]["KV tokens"]["eager"]["basis"] == "measured"
 
 
