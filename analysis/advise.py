@@ -200,8 +200,7 @@ def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = (), wa
         raise LoadError(f"no default size below the largest holds this load, so no {unused[0]}", "leave it out")
     eager = case.figures("eager")
     of = {arm: case.figures(arm, eager) if arm != "eager" else eager for arm in (*arms, *case.ran)}
-    rows = {name: {arm: f for arm in of if (f := of[arm].get(name))} for name in of["graphs"]}
-    rows = {name: row for name, row in rows.items() if row}
+    rows = {name: row for name in of["graphs"] if (row := {arm: f for arm in of if (f := of[arm].get(name))})}
     pools = [rows[KV][arm] for arm in ("graphs", "eager")]
     if pools[0].value > pools[1].value and any(f.basis == "given" for f in pools):
         raise LoadError("graphs' KV pool is larger than eager's; they take from it", "check --kv-tokens")
@@ -255,9 +254,7 @@ class _Case:
                 self.assume(f"step_ms.{arm}", step.value, f"as with {_like(arm)}")
         self.lengths = tuple(lengths) or self.made_up_lengths()
         self.output_tokens = sum(output for _, output in self.lengths)
-        spans = [
-            f"{min(side)}-{max(side)}" if len({*side}) > 1 else side[0] for side in zip(*self.lengths, strict=True)
-        ]
+        spans = ["-".join(map(str, sorted({min(side), max(side)}))) for side in zip(*self.lengths, strict=True)]
         self.load = f"{len(self.lengths)} requests at {self.concurrency}, {spans[0]} tokens in, {spans[1]} out"
         for arm in ("graphs", "eager"):
             self.fit_prefill(arm)
@@ -435,7 +432,7 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
             if (model := rows[BY_MODEL].get(arm))
             else f"{arm} none for {real.value:,.0f} measured (its steps are like neither's)"
             for arm, real in rows[TOK_S].items()
-            if arm in case.ran and arm not in ("graphs", "eager")
+            if real.basis == "measured" and arm not in ("graphs", "eager")
         ]
         yield f"The model is fitted to graphs and eager; what tests it: {', '.join(tests) or 'no other arm was run'}."
     if repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
