@@ -202,5 +202,6 @@ def test_energy_of_the_runs_that_ship(tmp_path: Path) -> None:
         assert (run["source"], run["absent"]) == ("counter", None)
         assert run["start_j"] + run["ready_j"] + run["window_j"] + run["tail_j"] == pytest.approx(run["total_j"])
         assert run["window_integrated_j"] == pytest.approx(run["window_j"], rel=0.02)
-        assert 0 < run["window_error_j"] < 0.02 * run["window_j"]
-        assert 100 < run["window_j"] / run["bench_duration_s"] < max(limits_w) * 1.02
+        mean_w = run["window_j"] / run["bench_duration_s"]
+        assert 0 < run["window_error_j"] < max(0.02 * run["window_j"], 0.21 * mean_w)  # a short one: two samples' time
+        assert 100 < mean_w < max(limits_w) * 1.02

@@ -8,7 +8,7 @@ r AS (
            min(order_in_block) < max(order_in_block) AS ordered, any_value(warmup_requests) AS warmups, count(DISTINCT seed) AS seeds, bool_or(num_gpu_blocks IS NOT NULL) AS has_blocks,
            bool_or(simulated) AS simulated
     FROM runs WHERE counted AND kind = 'run'
-), blocks AS (SELECT min(n) AS fewest, max(n) AS most FROM (SELECT count(DISTINCT pair_id) AS n FROM runs WHERE counted AND kind = 'run' GROUP BY setup, model, profile)),
+), blocks AS (SELECT min(n) AS fewest, max(n) AS most FROM (SELECT count(DISTINCT pair_id) AS n FROM runs WHERE counted AND kind = 'run' GROUP BY setup, model, profile, arm)),
 traced AS (SELECT count(DISTINCT folder) AS n FROM window_steps), metered AS (SELECT count(*) AS n FROM run_figures WHERE window_j IS NOT NULL),
 study AS (SELECT arm, text FROM published WHERE metric = 'setup'),
 apart AS (SELECT string_agg(profile, ', ' ORDER BY profile) AS profiles FROM (SELECT profile FROM (SELECT profile, model, count(DISTINCT model) OVER (PARTITION BY profile, gpu_uuid) AS models FROM runs WHERE counted AND kind = 'run' AND gpu_uuid IS NOT NULL)
@@ -34,7 +34,7 @@ lines AS (
     {n: 16, subject: 'readiness', study: (SELECT text FROM study WHERE arm = 'readiness'), here: 'polled every 20 ms', consequence: 'No grid in the cold starts.'},
     {n: 17, subject: 'order', study: 'not stated', here: CASE WHEN ordered THEN 'all arms of a block back to back, shuffled' END, consequence: CASE WHEN fewest >= 3 THEN 'Drift of the machine averages out over the blocks.' ELSE 'With fewer than three blocks drift of the machine does not average out.' END},
     {n: 18, subject: 'prompts', study: 'one fixed set', here: 'one set a repetition (' || seeds || ' here), the same for every arm of a block', consequence: CASE WHEN fewest > 1 THEN 'Effects are not of one set of prompts.' ELSE 'With one repetition of a cell its effects are of one set of prompts.' END},
-    {n: 19, subject: 'repetitions', study: (SELECT text FROM study WHERE arm = 'repetitions'), here: CASE WHEN fewest = most THEN fewest::VARCHAR ELSE fewest || ' to ' || most END, consequence: 'Fewer than five: wide intervals, or none.'},
+    {n: 19, subject: 'repetitions', study: (SELECT text FROM study WHERE arm = 'repetitions'), here: CASE WHEN fewest = most THEN fewest::VARCHAR ELSE fewest || ' to ' || most END || ' of a cell and arm', consequence: 'Fewer than five: wide intervals, or none.'},
     {n: 20, subject: 'energy', study: (SELECT text FROM study WHERE arm = 'energy'), here: CASE WHEN metered.n > 0 THEN 'counter over the load''s own window, in ' || metered.n || ' runs of this campaign' END, consequence: 'The energy of the load itself.'},
     {n: 21, subject: 'batching layer', study: 'not watched (announced as next step)', here: CASE WHEN traced.n > 0 THEN 'every engine step recorded, in ' || traced.n || ' runs' END, consequence: 'Steps, padding and preemptions are counted.'},
     {n: 22, subject: 'neighbours', study: 'not stated', here: CASE WHEN beside.n > 0 THEN beside.n || ' of ' || beside.total || ' counted runs had another run or prime active on the same machine, on another GPU (column beside in the table of all runs)' END, consequence: 'Host cores and memory were shared: eager arms are host-bound and may be disturbed.'},
