@@ -21,6 +21,7 @@ class TelemetryFacts:
 
     source: Literal["counter", "integrated"] | None = None
     largest_gap_s: float | None = None
+    exec_after_s: float | None = None  # the engine's start, from the first sample
     least_counted_j: float | None = None  # the counter's smallest step from sample to sample
     first_memory_mib: int | None = None  # of the first sample, before the engine's start
     last_memory_mib: int | None = None

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 from analysis.formats.run_record import Reason, RunRecord
@@ -59,6 +59,18 @@ def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
         places = {(r.machine_id, r.gpu.uuid if r.gpu else None) for r in runs.values()}
         if len(places) > 1:
             yield from ((run, f"pass {run.pass_number} ran on {len(places)} machines or GPUs") for run in runs.values())
+
+
+@invalid("One of the folders was changed after the run: restore it from a copy, or run the block again as a whole.")
+def order_disagrees(c: Campaign) -> Iterator[Finding]:
+    """In a sitting, a pass's runs began in the order of their places in the block. A later attempt may come after any
+    other run, as may, in a later sitting, a first one whose folder could not be read any more."""
+    for runs in c.passes():
+        placed = sorted((r.order_in_block, r.arm, r) for r in runs.values() if r.order_in_block is not None)
+        for (_, _, a), (_, _, b) in combinations(placed, 2):
+            late = a.timeline.run_begin_ns > b.timeline.run_begin_ns
+            if late and a.attempt == 1 and a.sitting_id == b.sitting_id:
+                yield from ((run, f"{a.arm} began after {b.arm}, before which it stands") for run in (a, b))
 
 
 @invalid(

@@ -15,27 +15,36 @@ _ORDER = (
     "run_begin_ns", "exec_ns", "healthy_ns", "probe_sent_ns", "probe_first_token_ns", "probe_end_ns", "go_ns",
     "window_begin_ns", "window_end_ns", "bench_exit_ns", "stop_ns", "exited_ns", "memory_freed_ns", "run_end_ns",
 )  # fmt: skip
+_CLIENT_ORDER = ("exec_ns", "bench_ready_ns", "go_ns")  # it is started after the engine
 LOG_TIME_S = 2.0  # log times are whole seconds
+FIRST_SAMPLE_S = 2.0  # it is waited for, then the engine is started
 EDGE_S = 1.0  # between the last step and the last token
 
 
 @invalid("The folder was renamed: restore it from a copy.")
 def name_disagrees(e: Evidence) -> str | None:
-    """A run's name is made of what it is."""
+    """A run's name is made of what it is, and its place in the block is its arm's."""
     r = e.record
     last = "prime" if r.kind == "prime" else f"{r.profile}.r{r.repetition}"
     block = None if r.kind == "prime" else f"{r.model}.{last}"
     if r.run_id != f"{r.model}.{r.arm}.{last}" or r.folder != f"{r.run_id}.p{r.pass_number}a{r.attempt}":
         return f"{r.folder} is {r.kind} {r.model}.{r.arm}.{last}, pass {r.pass_number}, attempt {r.attempt}"
-    return f"{r.folder} is in block {r.block_id}" if r.block_id != block else None
+    if r.block_id != block:
+        return f"{r.folder} is in block {r.block_id}"
+    at = r.order_in_block
+    wrong = at is not None and r.block_arms[at : at + 1] != (r.arm,)
+    return f"run {at} of its block, in which the arms are {', '.join(r.block_arms)}" if wrong else None
 
 
 @invalid(OTHERS)
 def moments_out_of_order(e: Evidence) -> str | None:
     """A run's moments follow each other."""
-    moments = [(name, at) for name in _ORDER if (at := getattr(e.record.timeline, name)) is not None]
-    wrong = next(((a, b) for a, b in pairwise(moments) if b[1] < a[1]), None)
-    return f"{wrong[1][0]} is before {wrong[0][0]}" if wrong else None
+    for names in (_ORDER, _CLIENT_ORDER):
+        moments = [(name, at) for name in names if (at := getattr(e.record.timeline, name)) is not None]
+        wrong = next(((a, b) for a, b in pairwise(moments) if b[1] < a[1]), None)
+        if wrong:
+            return f"{wrong[1][0]} is before {wrong[0][0]}"
+    return None
 
 
 @invalid(OTHERS)
@@ -52,6 +61,15 @@ def start_disagrees_with_log(e: Evidence) -> str | None:
         names = ("healthy before the log says so", "started after the log's first line")
         return f"{max(early_s):.1f} s {names[early_s.index(max(early_s))]}"
     return None
+
+
+@invalid(OTHERS)
+def start_disagrees_with_samples(e: Evidence) -> str | None:
+    """The engine was started right after the first GPU sample; a container, which is made first, some time after it."""
+    after_s, most_s = e.gpu.exec_after_s, math.inf if e.record.container else FIRST_SAMPLE_S
+    if after_s is None or 0 <= after_s <= most_s:
+        return None
+    return f"started {after_s:.2f} s after the first sample"
 
 
 @invalid(OTHERS)

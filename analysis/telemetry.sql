@@ -43,7 +43,7 @@ WITH seen AS (
     FROM (SELECT folder, (max(t_ns) - min(t_ns)) / 1e9 AS s FROM telemetry WHERE energy_mj IS NOT NULL GROUP BY folder, energy_mj) GROUP BY folder
 ), facts AS (
     SELECT folder, CASE WHEN count(energy_mj) > 0 THEN 'counter' WHEN count(power_mw) > 0 THEN 'integrated' END AS source,
-           max(gap_s) AS largest_gap_s, min(counted_j) AS least_counted_j,
+           max(gap_s) AS largest_gap_s, (any_value(exec_ns) - min(t_ns)) / 1e9 AS exec_after_s, min(counted_j) AS least_counted_j,
            arg_min(memory_used_mib, t_ns) FILTER (t_ns <= exec_ns) AS first_memory_mib,
            arg_max(memory_used_mib, t_ns) FILTER (t_ns >= exited_ns) AS last_memory_mib,
            max(temperature_c) FILTER (in_window) AS hottest_c, avg(sm_clock_mhz) FILTER (in_window) AS sm_clock_mhz,

@@ -13,7 +13,7 @@ import pytest
 
 from analysis.formats.bench import BenchResult, parse_bench
 from analysis.formats.metrics import Metrics, parse_metrics
-from analysis.formats.run_record import EngineIdentity, RunRecord, Timeline
+from analysis.formats.run_record import ContainerFacts, EngineIdentity, RunRecord, Timeline
 from analysis.formats.server_log import JitEvent, parse_server_log
 from analysis.formats.steps import parse_steps
 from analysis.gate import TelemetryFacts
@@ -32,11 +32,13 @@ ARMS = {
 
 
 # runs whose steps wait for the CPU: its pace changed
-DRIFTED = {folder: ["step_time_drift"] for folder in (recorded.EAGER, recorded.COMPILE_ONLY)}
+PACE = ["step_time_drift", "step_time_uneven"]
+DRIFTED = dict.fromkeys((recorded.EAGER, recorded.COMPILE_ONLY), PACE)
 # figures of another run, on a board limited to 700 W
 COOL = TelemetryFacts(
     source="counter",
     largest_gap_s=0.129,
+    exec_after_s=0.004,
     least_counted_j=0.0,
     last_memory_mib=0,
     hottest_c=53,
@@ -223,6 +225,19 @@ def moment(e: Evidence, **moments: int) -> Evidence:
     return changed(e, timeline=e.record.timeline.model_copy(update=moments))
 
 
+def client_moments(e: Evidence, **at_s: int | None) -> Evidence:
+    """Seconds after the window's begin."""
+    t = e.record.timeline
+    moments = {"exec_s": "exec_ns", "ready_s": "bench_ready_ns", "go_s": "go_ns"}
+    ns = {moments[k]: None if s is None else (t.window_begin_ns or 0) + s * NS for k, s in at_s.items()}
+    return changed(e, timeline=t.model_copy(update=ns))
+
+
+def in_container(e: Evidence) -> Evidence:
+    facts = ContainerFacts(id="1", image="i", image_id="i", image_digests=(), exit_code=0, oom_killed=False)
+    return changed(e, container=facts)
+
+
 def commands(e: Evidence, seed: int | None = 7, weights: str = "dummy", dummy: bool = True) -> Evidence:
     """With a client of seed 7."""
     argv = (*e.record.serve_argv, *(("--load-format", "dummy") if dummy else ()))
@@ -283,6 +298,16 @@ def slower(e: Evidence, factor: float, part: int, of: int = 3) -> Evidence:
     for a, b in pairwise((e.steps.rows[0], *e.steps.rows)):
         slow = (b.t_ns - begin_ns) * of // (end_ns - begin_ns) == part
         at_ns += round((b.t_ns - a.t_ns) * (factor if slow else 1))
+        rows.append(replace(b, t_ns=at_ns))
+    return steps(e, rows=tuple(rows))
+
+
+def stalled(e: Evidence, every: int, factor: float = 1.5) -> Evidence:
+    """Every so many steps, evenly, one takes longer."""
+    assert e.steps is not None
+    rows, at_ns = [], e.steps.rows[0].t_ns
+    for i, (a, b) in enumerate(pairwise((e.steps.rows[0], *e.steps.rows))):
+        at_ns += round((b.t_ns - a.t_ns) * (factor if i % every == 0 else 1))
         rows.append(replace(b, t_ns=at_ns))
     return steps(e, rows=tuple(rows))
 
@@ -409,6 +434,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: bench(e, {"output_tokens": 127}),
     ],
     "step_time_drift": [lambda e, third=third: slower(e, 1.07, third) for third in range(3)],  # type: ignore[misc]
+    "step_time_uneven": [lambda e: stalled(e, 5), lambda e: stalled(e, 8, 1.3)],
     "padding_not_reported": [no_padding],
     "engine_version": [lambda e: version(e, "0.23.1"), lambda e: log(e, vllm_version="0.22.0")],
     "simulated_engine": [
@@ -435,8 +461,9 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: changed(log(e, num_gpu_blocks_override=2104), serve_argv=("vllm", "--num-gpu-blocks-override=2104")),
     ],
     "cold_compile_cache": [
-        lambda e, state=state: log(e, compile_cache=state) for state in ("cold", "partial", "invalid")
-    ],  # type: ignore[misc]
+        lambda e, state=state: log(e, compile_cache=state)  # type: ignore[misc]
+        for state in ("cold", "partial", "invalid")
+    ],
     "jit_in_window": [lambda e: window(e, 50.8, 2), lambda e: window(e, 52.0, 100)],
     "engine_errors": [lambda e: log(e, error_lines=("ValueError: x",))],
     "foreign_processes": [
@@ -475,17 +502,26 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: changed(e, kind="prime"),
         lambda e: changed(e, repetition=2),
         lambda e: changed(e, block_id="32b.sustained.r2"),
+        lambda e: changed(e, order_in_block=1),  # of graphs and eager
+        lambda e: changed(e, order_in_block=-1),
     ],
     "moments_out_of_order": [
         lambda e: moment(e, healthy_ns=(e.record.timeline.window_begin_ns or 0) + 1),
         lambda e: moment(e, exec_ns=e.record.timeline.window_end_ns or 0),
         lambda e: moment(e, run_end_ns=1),
+        lambda e: client_moments(e, exec_s=-30, ready_s=-31),
+        lambda e: client_moments(e, exec_s=-30, ready_s=-2, go_s=-3),
     ],
     "start_disagrees_with_log": [
         lambda e: started(e, 10.0, 13),
         lambda e: started(e, 1.0, 4),
         lambda e: clocked(e, ready_s=-3.0),
         lambda e: clocked(e, first_s=-3.0),
+    ],
+    "start_disagrees_with_samples": [
+        lambda e: telemetry(e, exec_after_s=2.01),
+        lambda e: telemetry(e, exec_after_s=-0.01),
+        lambda e: telemetry(in_container(e), exec_after_s=-0.01),
     ],
     "record_disagrees_with_commands": [
         lambda e: commands(e, seed=8),
@@ -544,6 +580,12 @@ JUST_RIGHT: list[Break] = [
     lambda e: telemetry(e, slowed_pct=None),
     lambda e: telemetry(e, hottest_c=87),
     lambda e: replace(telemetry(e, hottest_c=99), sitting={}),
+    lambda e: telemetry(e, exec_after_s=0.0),
+    lambda e: telemetry(e, exec_after_s=2.0),
+    lambda e: telemetry(in_container(e), exec_after_s=9.0),
+    lambda e: changed(e, order_in_block=0),
+    lambda e: log(client_moments(e, exec_s=-30, ready_s=-30, go_s=-3), start_s=None),
+    lambda e: client_moments(e, exec_s=None, ready_s=-3, go_s=-3),
     lambda e: telemetry(e, largest_gap_s=1.0),
     lambda e: telemetry(e, counter_still_s=2.99),
     lambda e: telemetry(e, least_counted_j=None, counter_still_s=None),
@@ -600,6 +642,32 @@ def test_the_pace_of_a_simulated_engine_is_its_machine_s() -> None:
     assert "step_time_drift" in codes(drifted)
     engine = drifted.record.engine.model_copy(update={"simulated": True})
     assert "step_time_drift" not in codes(changed(drifted, engine=engine))
+    assert "step_time_uneven" not in codes(changed(stalled(gpu_run(), 5), engine=engine))
+
+
+@pytest.mark.parametrize(("every", "factor"), [(15, 1.5), (20, 3.0), (5, 1.15)])
+def test_rare_or_small_stalls_leave_the_steps_even(every: int, factor: float) -> None:
+    assert "step_time_uneven" not in codes(stalled(gpu_run(), every, factor))
+
+
+def test_stalls_all_through_the_window_are_told_where_its_thirds_are_alike() -> None:
+    (reason,) = (r for r in judge(stalled(gpu_run(), 5)) if r.code.startswith("step_time"))
+    assert reason.code == "step_time_uneven"
+    assert reason.evidence == "p10, p50, p90 of 787 steps: 20.23, 20.72, 30.90 ms (+53%)"
+
+
+def test_steps_of_a_broken_clock_are_judged() -> None:
+    """Most steps at the moment of the one before: nothing is divided by no time."""
+    rows = tuple(replace(r, t_ns=r.t_ns // 10**8 * 10**8) for r in gpu_run().steps.rows)  # type: ignore[union-attr]
+    assert "step_time_uneven" in codes(steps(gpu_run(), rows=rows))
+
+
+def test_too_few_decode_steps_tell_of_no_unevenness() -> None:
+    uneven = stalled(gpu_run(), 5)
+    inside = [r for r in uneven.steps.rows if r.t_ns >= (uneven.record.timeline.window_begin_ns or 0)]  # type: ignore[union-attr]
+    alike = [replace(r, running=9, prompt_tokens=0, generated_tokens=9) for r in inside]
+    assert "step_time_uneven" in codes(steps(uneven, rows=tuple(alike[:21])))
+    assert "step_time_uneven" not in codes(steps(uneven, rows=tuple(alike[:20])))
 
 
 def test_drift_is_told_in_the_thirds_of_the_window() -> None:
@@ -629,7 +697,7 @@ def test_a_first_start_is_cold_by_nature() -> None:
 
 def test_eager_arm_that_captured_graphs_is_not_confirmed() -> None:
     eager = gpu_run(recorded.EAGER)
-    assert codes(log(eager, graphs_captured_full=51)) == ["step_time_drift", "arm_not_confirmed"]
+    assert codes(log(eager, graphs_captured_full=51)) == [*PACE, "arm_not_confirmed"]
     assert "arm_not_confirmed" in codes(replace(eager, steps=gpu_run().steps))
 
 
@@ -644,7 +712,7 @@ def test_eager_arm_that_captured_graphs_is_not_confirmed() -> None:
 )
 def test_every_spelling_of_a_graph_mode_is_understood(flags: tuple[str, ...]) -> None:
     argv = ("vllm", "serve", "--num-gpu-blocks-override=2104", *flags)
-    assert codes(changed(gpu_run(recorded.COMPILE_ONLY), serve_argv=argv)) == ["step_time_drift"]
+    assert codes(changed(gpu_run(recorded.COMPILE_ONLY), serve_argv=argv)) == PACE
     assert "arm_not_confirmed" in codes(changed(gpu_run(recorded.MATCHED), serve_argv=argv))
 
 

@@ -74,6 +74,7 @@ CASES: dict[str, list[tuple[RunRecord, dict[str, list[str]]]]] = {
         (run("eager", gpu=OTHER_GPU), {f"{arm}.r1.p1a1": ["block_on_several_gpus"] for arm in ARMS}),
         (run("eager", machine_id="boot-2"), {f"{arm}.r1.p1a1": ["block_on_several_gpus"] for arm in ARMS}),
     ],
+    "order_disagrees": [],  # needs the moments of two: below
     "not_as_configured": [
         (run("eager", serve_argv=("vllm", "serve")), {"eager.r1.p1a1": ["not_as_configured"]}),
         (run("graphs", serve_argv=("vllm", "--enforce-eager")), {"graphs.r1.p1a1": ["not_as_configured"]}),
@@ -123,8 +124,32 @@ def test_runs_one_after_the_other_or_on_two_gpus_were_measured_once() -> None:
     blocks = [run(arm, 2, timeline=life(6, 21), gpu=OTHER_GPU) for arm in ARMS[1:2]]
     assert "measured_twice" not in str(judged(run("eager", timeline=life(5, 20)), *blocks))
     simulated = EngineIdentity(kind="stand-in", version="0.23.0", simulated=True)
-    same = {"files_sha256": {"steps.parquet": "a"}, "engine": simulated}
+    same: dict[str, Any] = {"files_sha256": {"steps.parquet": "a"}, "engine": simulated}
     assert "measured_twice" not in str(judged(run("eager", **same), run("eager", 2, **same)))
+
+
+def placed(arm: str, place: int, begin_s: int, **changes: Any) -> RunRecord:
+    return run(arm, 1, order_in_block=place, timeline=Timeline(run_begin_ns=begin_s * 10**9), **changes)
+
+
+def test_runs_whose_places_and_moments_differ_are_invalid() -> None:
+    wrong = ["order_disagrees"]
+    assert judged(placed("graphs", 0, 5), placed("eager", 1, 9)) == {}
+    assert judged(placed("graphs", 1, 5), placed("eager", 0, 9)) == {"graphs.r1.p1a1": wrong, "eager.r1.p1a1": wrong}
+    # the third stands between them, and began between them
+    third = placed("graphs_kv_matched", 1, 7)
+    assert set(judged(placed("graphs", 2, 5), placed("eager", 0, 9), third)) == {f"{arm}.r1.p1a1" for arm in ARMS}
+
+
+def test_only_a_later_attempt_or_sitting_comes_after_its_place() -> None:
+    eager = placed("eager", 1, 5)
+    assert judged(placed("graphs", 0, 9, attempt=2), eager) == {}
+    assert judged(placed("graphs", 0, 9, sitting_id="s2"), eager) == {}  # its first folder could not be read
+    again = placed("eager", 1, 3, attempt=2)  # before the first attempt of the one before it
+    assert judged(placed("graphs", 0, 4), again) == {
+        "graphs.r1.p1a1": ["order_disagrees"],
+        "eager.r1.p1a2": ["order_disagrees"],
+    }
 
 
 def test_pinned_blocks_that_differ_make_the_later_run_invalid() -> None:

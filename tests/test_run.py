@@ -47,7 +47,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         directory = tmp_path / f"{run_id}.p1a1.partial"
         directory.mkdir()
         identity: dict[str, Any] = {"profile": "small", "repetition": 1, "block_id": "7b.small.r1", "seed": 7}
-        identity |= {"order_in_block": 0, "block_arms": ("graphs", "eager")}
+        identity |= {"order_in_block": 0, "block_arms": (arm, "graphs" if arm == "eager" else "eager")}
         values: dict[str, Any] = {
             "identity": RunIdentity(
                 kind=kind,

@@ -180,6 +180,8 @@ FORGED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "an arm's other name": ("name_disagrees", lambda f: _record(f, arm="eager")),
     "a load that is none": ("name_disagrees", lambda f: _record(f, kind="prime")),
     "a sooner engine": ("moments_out_of_order", lambda f: _moments(f, healthy_ns=1)),
+    "a later start": ("start_disagrees_with_samples", lambda f: _moments(f, exec_ns=_later(f, "exec_ns", 4))),
+    "another place in the block": ("name_disagrees", lambda f: _record(f, order_in_block=1)),
     "steps faster": (
         "steps_end_elsewhere",
         lambda f: rewritten(f, "steps", "SELECT * REPLACE (t_ns - 2000000000 * (step > 20)::INTEGER AS t_ns)"),
@@ -212,6 +214,10 @@ def _record(folder: Path, **changes: Any) -> None:
 
 def _moments(folder: Path, **moments: int) -> None:
     _record(folder, timeline=json.loads((folder / "run.json").read_text())["timeline"] | moments)
+
+
+def _later(folder: Path, moment: str, seconds: int) -> int:
+    return int(json.loads((folder / "run.json").read_text())["timeline"][moment]) + seconds * 10**9
 
 
 def _scalars(folder: Path, **changes: Any) -> None:
