@@ -141,7 +141,7 @@ SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind
        (SELECT any_value(gib) FROM (SELECT TRY_CAST(configuration ->> '$.engine.memory_budget_gib' AS DOUBLE) AS gib FROM campaign) WHERE gib BETWEEN 72 AND 73.5) AS study_budget_gib
 FROM runs;
 
--- Warnings of the counted runs of a cell and arm, as text; one that names its size in per cent (step_time_drift) with the largest of a run; its words stand in the table of all runs.
+-- Warnings of the counted runs of a cell and arm, as text; one that names its size in per cent (step_time_drift) with the largest of a run; `campaign validate` has the words.
 CREATE VIEW cell_warnings AS
 SELECT setup, model, profile, arm, string_agg(code || ' (' || n || ' of ' || runs || coalesce(', up to ' || most || '%', '') || ')', ', ' ORDER BY code) AS warnings
 FROM (SELECT setup, model, profile, arm, code, count(DISTINCT folder) AS n, max(TRY_CAST(regexp_extract(evidence, '\(\+(\d+)%\)$', 1) AS INTEGER)) AS most FROM reasons JOIN runs USING (folder) WHERE severity = 'warning' AND counted AND kind = 'run' GROUP BY ALL)
