@@ -55,7 +55,8 @@ def _kv_bytes(shape: Any) -> int:
             width = 4 if (c.get("dtype") or c.get("torch_dtype")) == "float32" else 2
         return int(2 * layers * heads * size * width)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ValueError(f"{error}: LAYERS,KV_HEADS,HEAD_DIM,BYTES or a config.json was expected") from error
+        what = f" ({error!r})" if isinstance(error, OSError | KeyError) else ""
+        raise ValueError(f"LAYERS,KV_HEADS,HEAD_DIM,BYTES or the path of a config.json was expected{what}") from error
 
 
 PerArm = Annotated[dict[Literal["graphs", "graphs_trimmed", "eager"], PositiveFloat], BeforeValidator(_per_arm)]
@@ -161,7 +162,7 @@ def given(options: dict[str, Any]) -> Facts:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        told = f"--{name.replace('_', '-')} {options[name]}: {first['msg']}"
+        told = f"--{name.replace('_', '-')} {options[name]}: {first['msg'].removeprefix('Value error, ')}"
         raise LoadError(told, "see `campaign advise --help`") from error
     if server.prefill_ms and server.output_tok_s:
         raise LoadError("--prefill-ms and --output-tok-s both tell the prefill time", "give one of them")
@@ -270,8 +271,9 @@ class _Case:
     def need(self, name: str) -> Figure:
         if found := self.get(name):
             return found
-        option = "model-shape" if name == "kv_bytes" else name.split(".")[0].replace("_", "-")
-        raise LoadError(f"{name} is neither measured nor given", f"give --{option}")
+        key, _, arm = name.partition(".")
+        option = "--model-shape" if key == "kv_bytes" else f"--{key.replace('_', '-')}"
+        raise LoadError(f"{option}{arm and f' {arm}=…'} is neither measured nor given", f"give {option}")
 
     def made_up_lengths(self) -> tuple[tuple[int, int], ...]:
         count, prompt, output, ratio = (self.need(name).value for name in _LOAD[1:])

@@ -30,8 +30,9 @@ def add_study(con: duckdb.DuckDBPyConnection, results: Path) -> None:
     known = {claim["id"] for claim in claims}
     for verdict, ids in declared.items():
         if verdict not in ("reproduced", "not_reproduced", "not_testable") or not known.issuperset(ids):
-            unknown = sorted(set(ids) - known)
-            raise LoadError(f"{expected}: {verdict}: {unknown or 'no such verdict'}", "see analysis/claims.toml")
+            unknown = ", ".join(sorted(set(ids) - known))
+            problem = f"no such claim: {unknown}" if unknown else "no such verdict"
+            raise LoadError(f"{expected}: {verdict}: {problem}", "see analysis/claims.toml")
     for name, content in (("published", _toml(_HERE / "published.toml")), ("claims", claims), ("expected", declared)):
         con.execute(f"SET VARIABLE {name} = ?", [json.dumps(content)])
     con.execute((_HERE / "published.sql").read_text(encoding="utf-8"))

@@ -77,12 +77,15 @@ def order_disagrees(c: Campaign) -> Iterator[Finding]:
     "The run was filed under another name, or campaign.json was changed: restore both from a copy.", then="give_up"
 )
 def not_as_configured(c: Campaign) -> Iterator[Finding]:
-    """A run's command line and load are those that campaign.json gives its arm and profile."""
+    """A run's campaign, command line and load are those of campaign.json, of its arm and of its profile."""
+    name = c.configuration.get("campaign", {}).get("name")
     arms, profiles = c.configuration.get("arms", {}), c.configuration.get("profiles", {})
     models = c.configuration.get("models", {})
     common = _fixed(c.configuration.get("engine", {}).get("flags", ()))
     telling = set(chain.from_iterable(_fixed(arm["flags"]) for arm in arms.values()))
     for run in c.records:
+        if name is not None and run.campaign != name:
+            yield run, f"it says campaign {run.campaign}, campaign.json {name}"
         if run.arm in arms:
             wanted = telling & {*common, *_fixed(arms[run.arm]["flags"])}
             if run.kind == "prime":  # starts without a number of KV blocks, to read the natural one

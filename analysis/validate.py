@@ -185,6 +185,6 @@ def _read(folders: Sequence[Path]) -> list[Verdict]:
             first = error.errors()[0]
             problem = f"run.json: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         problem = problem.replace(str(folder), f"{folder.parent.name}/{folder.name}").splitlines()[0]
-        advice = "Restore the folder from a copy, or let the campaign run it again."
+        advice = "Restore the folder from a copy, or remove it, then start the campaign again."
         reason = Reason(code="unreadable", severity="invalid", evidence=problem, advice=advice)
         return [Verdict(folder, "unreadable", (reason,))]

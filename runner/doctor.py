@@ -87,18 +87,25 @@ def _gpu(place: Place) -> str:
 
 
 def _engine(place: Place) -> str:
-    """The engine's environment and the models; in a container also its start and its GPU."""
+    """The engine's environment; in a container also its start and its GPU."""
     engine, host = place.config.engine, place.host.with_containers(place.config, pull=False)
     where = ""
     if containers := host.containers:
         where = f" in {engine.image}, Docker {containers.version}"
         for folder in (host.cache, place.results):
             containers.host_path(folder)
-    host.check(place.config, place.plan.models)
+    host.check(place.config, ())
     if containers:
         for gpu in place.opened:
             containers.ask(["nvidia-smi", "-L"], {}, 60.0, gpu_uuid=gpu.identity().uuid)
-    return f"{engine.kind} {engine.version}{where}, models in {host.models}"
+    return f"{engine.kind} {engine.version}{where}"
+
+
+def _models(place: Place) -> str:
+    if place.config.engine.kind == "stand-in":
+        raise NotChecked("the stand-in needs none")
+    place.host.check_models(place.config, place.plan.models)
+    return f"{', '.join(place.plan.models)} in {place.host.models}"
 
 
 def _compose(place: Place) -> str:
@@ -139,8 +146,13 @@ def check_space(place: Place) -> str:
     for there, need in by_device.values():
         free = shutil.disk_usage(there).free / GIB
         if free < need:
-            raise PreflightError(f"{there}: {free:.1f} GiB free, {need:.1f} needed", "free space, or use a larger disk")
-    return ", ".join(f"{need:.1f} GiB needed at {there}" for there, need in by_device.values())
+            said = f"{there}: {_size(free)} free, {_size(need)} needed"
+            raise PreflightError(said, "free space, or use a larger disk")
+    return ", ".join(f"{_size(need)} needed at {there}" for there, need in by_device.values())
+
+
+def _size(gib: float) -> str:
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{1024 * gib:.0f} MiB"
 
 
 def _port(_: Place) -> str:
@@ -159,6 +171,7 @@ def _clock(_: Place) -> str:
 CHECKS: tuple[tuple[str, Callable[[Place], str]], ...] = (
     ("GPU", _gpu),
     ("engine", _engine),
+    ("models", _models),
     ("compose", _compose),
     ("results", _results),
     ("disk", check_space),

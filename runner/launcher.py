@@ -29,6 +29,7 @@ ENGINE_SIDE = Path(__file__).parent / "engine_side"
 _KEPT = "CAMPAIGN_STANDIN_"
 QUESTION_TIMEOUT_S = 120.0
 INSTALL = "install it from requirements/engine.txt (README.md, `On a GPU, without Docker`)"
+MADE = ("qwen2.5-7b", "qwen2.5-32b", "tok")  # by tools/make_models.py
 Environments = tuple[dict[str, str], dict[str, str]]  # the whole, and what the campaign sets
 
 # Asked of the engine's Python. torch is not imported: its version file is enough and takes no seconds.
@@ -101,23 +102,32 @@ class EngineHost:
             problem = f"found vLLM {found}, the campaign asks for {wanted}" if found else "vLLM is not installed there"
             hint = f"{INSTALL}, and name its environment's Python with --engine-python (or --engine-path)"
             raise PreflightError(f"--engine-python {self.python}: {problem}", hint)
+        self.check_models(config, models)
+
+    def check_models(self, config: Config, models: Iterable[str] | None = None) -> None:
+        """Raise PreflightError if one (of `models`, default all) is not there."""
         chosen = [config.models[name] for name in sorted(config.models if models is None else models)]
         if lacking := {model.name: lacks for model in chosen if (lacks := self._lacks(model))}:
             problem = "; ".join(f"model {name}: {lacks}" for name, (lacks, _) in lacking.items())
             mend = "; ".join(dict.fromkeys(fetch for _, fetch in lacking.values()))
-            raise PreflightError(problem, f"say where the model folders are with --models, or fetch them: {mend}")
+            raise PreflightError(problem, f"say where the model folders are with --models, or get them: {mend}")
 
     def _lacks(self, model: ModelSection) -> tuple[str, str] | None:
         """What is not there of a model, and what fetches it; None: it is all there."""
-        folder, fetch = self.models / model.directory, f"hf download {model.repository} --revision {model.revision}"
+        folder, tokenizer, hub = self.models / model.directory, Path(self.tokenizer_path(model)), model.weights == "hub"
+        whole = f"`campaign fetch` (all of {model.repository} at {model.revision})"
+
+        def small(path: Path, files: str) -> str:
+            if not hub and path.name in MADE:
+                return f"`python tools/make_models.py {self.models}` (3 MB)"
+            hf = f"hf download {model.repository} --revision {model.revision}"
+            return f"`{hf} --include '{files}' --local-dir {path}`"
+
         if not (folder / "config.json").is_file():
-            return f"{folder} has no config.json", f"{fetch} --local-dir {folder}"
-        if model.weights == "hub" and not any(folder.glob("*.safetensors")):
-            return f"{folder} has no *.safetensors (its weights)", f"{fetch} --local-dir {folder}"
-        tokenizer = self.tokenizer_path(model)
-        if not Path(tokenizer).is_dir():
-            return f"no tokenizer at {tokenizer}", f"{fetch} --include 'tokenizer*' --local-dir {tokenizer}"
-        return None
+            return f"{folder} has no config.json", whole if hub else small(folder, "*.json")
+        if hub and not any(folder.glob("*.safetensors")):
+            return f"{folder} has no *.safetensors (its weights)", whole
+        return None if tokenizer.is_dir() else (f"no tokenizer at {tokenizer}", small(tokenizer, "tokenizer*"))
 
     def fetch(self, model: ModelSection) -> None:
         """Download and check a model's files with the engine's huggingface_hub. Raises PreflightError."""

@@ -462,8 +462,13 @@ def test_case_28_a_model_that_is_not_here_is_named_with_its_revision_before_the_
     config = load_config(write_config(tmp_path, 4))
     with pytest.raises(PreflightError, match="model 7b") as caught:
         host.check(config)
-    assert "Qwen/Qwen2.5-7B-Instruct" in caught.value.hint
-    assert "--revision a09a35458c702b33eeacc393d103063234e8bc28" in caught.value.hint
+    assert f"tools/make_models.py {tmp_path / 'models'}` (3 MB)" in caught.value.hint, "no weights are needed"
+    assert "hf download" not in caught.value.hint
+    config.path.write_text(config.path.read_text().replace('"dummy"', '"hub"'))
+    with pytest.raises(PreflightError, match="model 7b") as caught:
+        host.check(load_config(config.path))
+    told = "`campaign fetch` (all of Qwen/Qwen2.5-7B-Instruct at a09a35458c702b33eeacc393d103063234e8bc28)"
+    assert told in caught.value.hint
 
 
 def test_case_28_all_missing_models_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,7 +483,7 @@ def test_case_28_all_missing_models_are_named_at_once(tmp_path: Path, monkeypatc
         (tmp_path / "models" / name).mkdir(parents=True)
         (tmp_path / "models" / name / "config.json").write_text("{}")
     text = text.replace('weights = "dummy"\ndirectory = "32b"', 'weights = "hub"\ndirectory = "32b"')
-    text = text.replace('directory = "3b"', 'directory = "3b"\ntokenizer = "tok"')
+    text = text.replace('directory = "3b"', 'directory = "3b"\ntokenizer = "tok-3b"')
     (tmp_path / "campaign.toml").write_text(text)
     with pytest.raises(PreflightError) as caught:
         host.check(load_config(tmp_path / "campaign.toml"))
@@ -487,8 +492,12 @@ def test_case_28_all_missing_models_are_named_at_once(tmp_path: Path, monkeypatc
         ("3b", "tokenizer"),
         ("7b", "config.json"),
     ]
-    found = re.findall(r"hf download Qwen/Qwen2.5-(\w+)-Instruct --revision (\w+)", caught.value.hint)
-    assert [(size, revision[0]) for size, revision in found] == [("32B", "9"), ("3B", "8"), ("7B", "a")]
+    told = caught.value.hint.split(": ", 1)[1].split("; ")
+    assert [re.sub(r"(\d)\1{39}", r"\1…", text.replace(str(tmp_path), "")) for text in told] == [
+        "`campaign fetch` (all of Qwen/Qwen2.5-32B-Instruct at 9…)",
+        "`hf download Qwen/Qwen2.5-3B-Instruct --revision 8… --include 'tokenizer*' --local-dir /models/tok-3b`",
+        "`python tools/make_models.py /models` (3 MB)",
+    ]
 
 
 def test_a_failed_run_whose_metrics_were_cut_off_is_listed_as_failed(tmp_path: Path) -> None:

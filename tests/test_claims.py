@@ -170,9 +170,16 @@ def test_check_fails_only_when_a_declared_claim_differs(tmp_path: Path) -> None:
     assert len(check(database)[0].splitlines()) == len(verdicts(database)) + 1
 
 
-@pytest.mark.parametrize("content", ['reproduced = ["no_such_claim"]', 'confirmed = ["no_drift"]', "reproduced ="])
-def test_bad_declarations_are_named(tmp_path: Path, content: str) -> None:
-    with pytest.raises(LoadError, match=r"expected-claims\.toml"):
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('reproduced = ["no_drift_at_all"]', "reproduced: no such claim: no_drift_at_all"),
+        ('confirmed = ["no_drift"]', "confirmed: no such verdict"),
+        ("reproduced =", "Invalid value"),
+    ],
+)
+def test_bad_declarations_are_named(tmp_path: Path, content: str, told: str) -> None:
+    with pytest.raises(LoadError, match=rf"expected-claims\.toml: {told}"):
         declared(tmp_path / "d.duckdb", content, repetitions=0)
 
 

@@ -21,6 +21,7 @@ PROFILE = {
     "prompts": 500, "concurrency": 64, "input_tokens": 1024, "output_tokens": 128, "range_ratio": 0.0,
 }  # fmt: skip
 CONFIGURATION: dict[str, Any] = {
+    "campaign": {"name": "test"},
     "arms": {
         "graphs": {"flags": []},
         "eager": {"flags": ["--enforce-eager"]},
@@ -76,6 +77,7 @@ CASES: dict[str, list[tuple[RunRecord, dict[str, list[str]]]]] = {
     ],
     "order_disagrees": [],  # needs the moments of two: below
     "not_as_configured": [
+        (run("eager", campaign="other"), {"eager.r1.p1a1": ["not_as_configured"]}),
         (run("eager", serve_argv=("vllm", "serve")), {"eager.r1.p1a1": ["not_as_configured"]}),
         (run("graphs", serve_argv=("vllm", "--enforce-eager")), {"graphs.r1.p1a1": ["not_as_configured"]}),
         (run("graphs", concurrency=32), {"graphs.r1.p1a1": ["not_as_configured"]}),

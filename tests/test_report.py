@@ -262,6 +262,9 @@ def test_simulated_is_said_in_every_heading_chart_and_file_name(simulated: Path,
     page = Page((simulated / "report.SIMULATED.html").read_text())
     assert len(page.headings) >= 19
     assert all(h.startswith("SIMULATED: ") for h in page.headings)
+    html = (simulated / "report.SIMULATED.html").read_text()
+    assert html.count("<table>") == html.count("<table>\n<caption>SIMULATED: ") > 20  # a copied table takes it along
+    assert "<caption>" not in (out / "report.html").read_text()
     headings = re.findall(r"^#+ (.*)", (simulated / "report.SIMULATED.md").read_text(), re.M)
     assert len(headings) >= 20
     assert all(h.startswith("SIMULATED: ") for h in headings)

@@ -257,6 +257,7 @@ def test_a_changed_file_is_unreadable(store: Path) -> None:
     assert code == 2
     assert f"unreadable runs/{RUN}" in text
     assert "bench.json was changed after the run" in text
+    assert "next: Restore the folder from a copy, or remove it, then start the campaign again." in text
 
 
 @pytest.mark.parametrize("how", ["missing", "added", "cut off", "no record", "other record"])
