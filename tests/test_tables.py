@@ -149,7 +149,7 @@ def test_warnings_stand_beside_the_figures(two_blocks: dict[str, Table]) -> None
     drift = "step_time_drift (2 of 2, up to 150%)"
     assert find(two_blocks["throughput"], arm="eager")["warnings"] == f"{drift}, telemetry_gap (1 of 2)"
     run = find(two_blocks["runs"], folder="7b.eager.sustained.r1.p1a1")
-    assert run["reasons"] == "step_time_drift (warning: +11%)"
+    assert run["reasons"] == "step_time_drift (+11%)"
     assert find(two_blocks["throughput"], arm="graphs")["warnings"] == ""
     answer = find(two_blocks["in_words"], question="What does --enforce-eager cost?")["answer"]
     assert answer.startswith("Output tokens/s with eager against graphs and torch.compile: 7b sustained -")
