@@ -19,12 +19,9 @@ from runner.errors import PreflightError
 MIB = 2**20
 IDLE_INTERVALS = 30
 _UNSUPPORTED = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-    pynvml.NVML_ERROR_NO_DATA,
-}
+    pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH, pynvml.NVML_ERROR_NO_DATA,
+}  # fmt: skip
 _UNKNOWN_DEVICE = {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}
 _HINTS = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "install the NVIDIA driver (in a container: add `--gpus all`), or "

@@ -31,20 +31,10 @@ SCHEMA_VERSION = 1
 OWN = Path(__file__).resolve().parent.parent
 HASHED_WHOLE_BYTES = 64 * 2**20  # larger files: by the name of the hub's content-addressed blob, or size alone
 MUST_AGREE = (
-    "machine.cpu",
-    "gpu.name",
-    "gpu.memory_total_mib",
-    "gpu.power_limit_mw",
-    "gpu.ecc",
-    "gpu.driver",
-    "engine.kind",
-    "engine.version",
-    "engine.commit",
-    "engine.packages_sha256",
-    "engine.environment_sha256",
-    "engine.launcher",
-    "engine.container.image_id",
-)
+    "machine.cpu", "gpu.name", "gpu.memory_total_mib", "gpu.power_limit_mw", "gpu.ecc", "gpu.driver",
+    "engine.kind", "engine.version", "engine.commit", "engine.packages_sha256", "engine.environment_sha256",
+    "engine.launcher", "engine.container.image_id",
+)  # fmt: skip
 
 
 def collect_provenance(config: Config, host: EngineHost, gpu: Gpu | None) -> dict[str, Any]:
