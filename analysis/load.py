@@ -8,6 +8,7 @@ the others.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,17 +26,10 @@ from analysis.gate import Evidence
 from analysis.validate import Verdict, judge_each, read_campaign, with_campaign_gates
 
 _MAX_DF = 400
-_BENCH = {
-    "bench_completed": "completed",
-    "bench_failed": "failed",
-    "bench_duration_s": "duration",
-    "bench_input_tokens": "total_input_tokens",
-    "bench_output_tokens": "total_output_tokens",
-    "bench_output_tok_s": "output_throughput",
-    "bench_mean_ttft_ms": "mean_ttft_ms",
-    "bench_mean_tpot_ms": "mean_tpot_ms",
-    "bench_mean_itl_ms": "mean_itl_ms",
-}
+_ELSEWHERE = "choose another path with --database (of a report --out)"
+_BENCH = {f"bench_{key}": key for key in ("completed", "failed", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms")}
+_BENCH |= {"bench_duration_s": "duration", "bench_output_tok_s": "output_throughput"}
+_BENCH |= {f"bench_{tokens}": f"total_{tokens}" for tokens in ("input_tokens", "output_tokens")}
 _SAMPLE = ("folder", "moment", "name", "labels", "value")  # columns of the table metrics
 _Connection = duckdb.DuckDBPyConnection
 _Item = TypeVar("_Item")
@@ -57,20 +51,41 @@ class LoadSummary:
         return f"{self.database}: {self.runs} runs ({self.counted} counted), {self.primes} primes{lost}"
 
 
+def check_target(results: Path, database: Path) -> Path:
+    """Make the folder of `database`; the name under which it is written first. Raises LoadError where it cannot be
+    written, a file that is no database would be lost, or it lies in `results`."""
+    temporary = database.with_name(database.name + ".loading")
+    if database.resolve().is_relative_to(results.resolve()):
+        raise LoadError(f"{database} lies in the results folder {results}", _ELSEWHERE)
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+        for path in (database, temporary):
+            if path.exists() and not (path.is_file() and _is_database(path)):
+                raise LoadError(f"{path} is there and is no database: it is not overwritten", _ELSEWHERE)
+        if not os.access(database.parent, os.W_OK | os.X_OK):
+            raise PermissionError(f"no right to write in {database.parent}")
+    except OSError as error:
+        raise LoadError(f"{database} cannot be written: {error}", _ELSEWHERE) from error
+    return temporary
+
+
+def _is_database(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(12)[8:] == b"DUCK"
+
+
 def load(results: Path, database: Path) -> LoadSummary:
-    """Load `results` (the folder of one campaign) into `database`, replacing it when all is in.
+    """Load `results` (the folder of one campaign) into `database`, replacing one that is there when all is in.
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
     header = read_campaign(results)
     configuration = header["configuration"]
-    temporary = database.with_name(database.name + ".loading")
+    temporary = check_target(results, database)
     try:
-        database.parent.mkdir(parents=True, exist_ok=True)
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
-            con.execute(SCHEMA_SQL.read_text(encoding="utf-8"))
-            con.execute(TELEMETRY_SQL.read_text(encoding="utf-8"))
+            con.execute(SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8"))
             con.execute("CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0")
             campaign = [header["campaign"], json.dumps(configuration, sort_keys=True)]
             con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
@@ -91,7 +106,7 @@ def load(results: Path, database: Path) -> LoadSummary:
             unreadable = tuple(place for (place,) in con.execute("SELECT folder FROM unreadable ORDER BY 1").fetchall())
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
-        raise LoadError(f"{database} cannot be written: {error}", "choose another path with --database") from error
+        raise LoadError(f"{database} cannot be written: {error}", _ELSEWHERE) from error
     finally:
         for leftover in (temporary, temporary.with_name(temporary.name + ".wal")):
             with suppress(OSError):

@@ -7,7 +7,7 @@ printf '%s\n' "$at/packages" "$at/source" > "$site/campaign.pth"
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$at/source/pyproject.toml")
 mkdir -p "$site/eager_cost-$version.dist-info"
 printf 'Metadata-Version: 2.1\nName: eager-cost\nVersion: %s\n' "$version" > "$site/eager_cost-$version.dist-info/METADATA"
-printf '#!%s/venv/bin/python\nfrom runner.cli import main\n\nmain()\n' "$at" > /usr/local/bin/campaign
+printf '#!%s/venv/bin/python\nfrom runner.__main__ import main\n\nif __name__ == "__main__":\n    main()\n' "$at" > /usr/local/bin/campaign
 chmod 755 /usr/local/bin/campaign "$at/source/container/entrypoint.sh"
 "$at/venv/bin/python" -m compileall -q "$at/source/analysis" "$at/source/report" "$at/source/runner"
 mkdir -p /campaign/models /campaign/results /campaign/out /campaign/cache

@@ -1,5 +1,22 @@
-"""`python -m runner` is the `campaign` command."""
+"""The `campaign` command, also as `python -m runner`."""
 
-from runner.cli import main
+import atexit
+import signal
 
-main(prog_name="campaign")
+from runner.signals import STOP_SIGNALS, end_at_once
+
+
+def main() -> None:
+    for number in STOP_SIGNALS:  # while the interpreter takes itself apart, the exit status stands
+        atexit.register(signal.signal, number, signal.SIG_IGN)
+    end_at_once()  # before what takes time to import
+    from runner.cli import main as command
+
+    try:
+        command(prog_name="campaign")
+    finally:
+        end_at_once()
+
+
+if __name__ == "__main__":
+    main()

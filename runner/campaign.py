@@ -32,6 +32,7 @@ from runner.plan import Plan, PrimeSpec, RunSpec, prime_for, resolve_flags, run_
 from runner.progress import BlockState, Place, block_state, measured_primes, primes_needed, typical_s
 from runner.provenance import collect_provenance
 from runner.run import execute_run
+from runner.signals import STOP_SIGNALS
 from runner.store import Store, read_records, write_atomic
 from runner.watch import Stopped
 
@@ -39,7 +40,7 @@ EXIT_OK, EXIT_SOME_FAILED, EXIT_OUT_OF_TIME = 0, 3, 4
 GATES = {gate.code: gate for gate in (*gates.GATES, *gates_campaign.GATES)}
 TOGETHER = {gate.code for gate in gates_campaign.GATES}
 SEVEREST = ("stop", "give_up", "retry")
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+CALM_S = 5.0
 Work = Iterator[tuple[str, float, Callable[[], bool]]]  # name, expected seconds, what does it (False: not completed)
 
 
@@ -94,17 +95,21 @@ def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Iterator
 
 
 class StopFlag:
-    """Set by SIGINT or SIGTERM. A second signal raises KeyboardInterrupt in whatever is going on."""
+    """Set by SIGINT or SIGTERM. A second signal raises KeyboardInterrupt in whatever is going on; for a while after,
+    others do nothing, so that its clean-up is not interrupted as well."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self.signum: int | None = None
+        self._calm_until = 0.0
 
     def _handle(self, signum: int, _frame: FrameType | None) -> None:
-        if self.event.is_set():
+        if not self.event.is_set():
+            self.signum = signum
+            self.event.set()
+        elif time.monotonic() > self._calm_until:
+            self._calm_until = time.monotonic() + CALM_S
             raise KeyboardInterrupt
-        self.signum = signum
-        self.event.set()
 
     def installed(self) -> AbstractContextManager[None]:
         return handling_stops(self._handle)
@@ -158,7 +163,7 @@ class Campaign:
         self.sitting_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
         self._written: list[RunRecord] = []  # in the store
         self._together: list[RunRecord] | None = None
-        self._failed = 0
+        self._failed, self._judge = 0, f"`campaign validate {store.root}`"
         # failed in this sitting, after retries; a worker does none: those that are lacking have failed in its parent
         self._hopeless = set(plan.primes) if worker else set[PrimeSpec]()
 
@@ -207,18 +212,18 @@ class Campaign:
 
     def run(self) -> Summary:
         """Do all that is left and fits. Raises StoreError (disk) and PreflightError (machine)."""
-        try:
-            with self.stop.installed():
+        with self.stop.installed():
+            try:
                 return self._run()
-        finally:
-            self.display.close()
+            finally:
+                self.display.close()
 
     def _run(self) -> Summary:
         if not self._worker:  # its parent has done this, and what is there now may be its neighbour's
             for left in self.host.end_leftovers(f"{self.store.process_mark}:"):
                 self.display.note(f"ended {left}, left over by an earlier crash of this campaign")
-            for path in self.store.sweep():
-                self.display.note(f"half-written folder moved to {path}; that run is done again")
+            for moved in self.store.sweep():
+                self.display.note(moved)
         self._written, _ = read_records(self.store.root)
         if next(self._states(), None) is None:
             return self._summary(EXIT_OK, "every block of the plan is complete")
@@ -239,7 +244,7 @@ class Campaign:
             signum = self.stop.signum or signal.SIGINT
             return self._summary(128 + signum, f"stopped by {signal.Signals(signum).name}; start again to go on")
         if incomplete:
-            message = f"not completed after retries: {', '.join(incomplete)}; see run.json of the failed runs"
+            message = f"not completed after retries: {', '.join(incomplete)}; {self._judge} says why"
             return self._summary(EXIT_SOME_FAILED, message)
         if out_of_time:
             return self._summary(EXIT_OUT_OF_TIME, f"time budget used up; left: {', '.join(out_of_time)}")
@@ -324,7 +329,7 @@ class Campaign:
             hint = "mend the cause, then start the campaign again; finished runs are kept"
             raise PreflightError(f"{record.folder}: {why(record)}", hint)
         if then == "give_up":
-            self.display.note(f"{record.folder}: not tried again, it would end the same way: {why(record)}")
+            self.display.note(f"{record.folder}: not tried again, it would end the same way")
         return then == "retry"
 
     def _one(self, fields: dict[str, Any], flags: tuple[str, ...]) -> RunRecord:
@@ -333,25 +338,15 @@ class Campaign:
             raise Stopped
         folder = f"{fields['run_id']}.p{fields['pass_number']}a{fields['attempt']}"
         identity = RunIdentity(
-            **fields,
-            folder=folder,
-            campaign=self.config.campaign.name,
-            sitting_id=self.sitting_id,
-            machine_id=self.place.machine_id,
-            cache_id=self.place.cache_id,
-        )
+            **fields, folder=folder, campaign=self.config.campaign.name, sitting_id=self.sitting_id,
+            machine_id=self.place.machine_id, cache_id=self.place.cache_id,
+        )  # fmt: skip
         directory = self.store.begin(identity.kind, folder)
         context = RunContext(
-            identity=identity,
-            config=self.config,
-            host=self.host,
-            gpu=self.gpu,
-            arm_flags=flags,
-            directory=directory,
-            marker=f"{self.store.process_mark}:{folder}",
-            on_phase=self.display.phase,
+            identity=identity, config=self.config, host=self.host, gpu=self.gpu, arm_flags=flags,
+            directory=directory, marker=f"{self.store.process_mark}:{folder}", on_phase=self.display.phase,
             stop_requested=self.stop.event,
-        )
+        )  # fmt: skip
         self.display.begin(folder, self._tally())
         begun = time.monotonic()
         try:
@@ -369,4 +364,6 @@ class Campaign:
         self.store.commit(directory)
         self._failed += record.status != "valid"
         self.display.finished(record, time.monotonic() - begun)
+        if record.status == "invalid":
+            self.display.note(f"{record.folder}: {self._judge} says why")
         return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from runner.config import Config, load_config
 from runner.errors import CampaignError
 from runner.plan import Plan, build_plan, parse_shard
 from runner.plan_view import render_plan
+from runner.signals import end_at_once, interruptible
 
 if TYPE_CHECKING:
     from runner.launcher import EngineHost
@@ -44,7 +46,10 @@ class Commands(click.Group):
             if error.hint:
                 click.echo(f"next: {error.hint}", err=True)
             sys.exit(2)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB, of a KeyboardInterrupt
+                raise
+            end_at_once()
             click.echo("stopped at once; start again to go on", err=True)
             sys.exit(130)
 
@@ -142,6 +147,7 @@ def run(
     lock: int | None,
 ) -> None:
     """Run the campaign; started again, it goes on where it stopped."""
+    from analysis.load import check_target
     from runner import workers as side_by_side
     from runner.campaign import Campaign
     from runner.display import make_display
@@ -150,11 +156,16 @@ def run(
     from runner.units import parse_duration_s
 
     begun = time.monotonic()
-    host = host.with_containers(config)
+    interruptible()
     budget_s = parse_duration_s(time_budget) if time_budget else None
+    if lock is None:  # what takes no time to see comes first
+        Store.look(results.resolve(), config)
+    if report_to:
+        check_target(results, report_to / "results.duckdb")
+    gpus = gpu_options.open(config)
+    host = host.with_containers(config)
     host.check(config, plan.models)
     host.compile_bytecode(config)
-    gpus = gpu_options.open(config)
     parts = side_by_side.split_cpus(host.cpus, len(gpus) or gpu_options.workers or 1)  # a worker each
     if worker:
         plan = side_by_side.enter(plan, *parse_shard(worker), host.cpus)
@@ -176,9 +187,11 @@ def run(
             click.echo(side_by_side.who_does_what(plan, list(lines)), err=True)
             summary = side_by_side.run_workers(plan, store, lines)
     counts = f"{summary.runs_done} runs valid, {summary.runs_failed} attempts failed, {summary.runs_left} runs left"
-    click.echo(f"{counts}: {summary.message}")
+    click.echo(re.sub(r"\b1 (run|attempt)s", r"1 \1", counts) + f": {summary.message}")
     if report_to and not worker and summary.exit_code in (0, 3, 4):  # not when stopped: whoever did it is waiting
         render_report(results, report_to / "results.duckdb", report_to)
+    elif summary.runs_done and not worker:
+        click.echo(f"next: `campaign report {results}` loads it and reports on it")
     sys.exit(summary.exit_code)
 
 
@@ -220,11 +233,10 @@ def render_report(
     from analysis.load import load as load_results
     from report.render import render
 
+    interruptible()
     if results is not None:
-        out.mkdir(parents=True, exist_ok=True)
         click.echo(str(load_results(results, database)))
     if against is not None and against.is_dir():
-        out.mkdir(parents=True, exist_ok=True)
         summary = load_results(against, out / "against.duckdb")
         click.echo(f"against {summary}")
         against = summary.database
@@ -232,14 +244,15 @@ def render_report(
     click.echo("\n".join(map(str, (*others, page))))
 
 
-@main.command()
+@main.command(epilog="Exit status: 2 when the folder is of another campaign or kind of engine.")
 @plan_options
 @results_option
 def status(config: Config, plan: Plan, results: Path) -> None:
     """Show which blocks are done, begun and left. Changes nothing."""
-    from runner.status import render_status
+    from runner.status import is_another, render_status
 
     click.echo(render_status(results, plan, config))
+    sys.exit(2 if is_another(results, config) else 0)
 
 
 @main.command(
@@ -256,6 +269,7 @@ def validate(path: Path, as_json: bool) -> None:
     """Judge a run's folder, or a whole results folder, anew from its files."""
     from analysis import validate as judged
 
+    interruptible()
     verdicts = judged.validate(path)
     click.echo(judged.as_json(verdicts) if as_json else "\n".join(judged.as_text(verdicts)))
     sys.exit(judged.exit_code(verdicts))
@@ -271,6 +285,7 @@ def load(results: Path, database: Path) -> None:
     """Load a results folder into a DuckDB database (replaces its content)."""
     from analysis.load import load as load_results
 
+    interruptible()
     click.echo(str(load_results(results, database)))
 
 
@@ -327,6 +342,7 @@ def advise(results: Path | None, database: Path | None, cell: str, as_json: bool
     from analysis import advise as advice
     from analysis.load import load as load_results
 
+    interruptible()
     advice.given(server)  # a wrong option is told before results are loaded
     with TemporaryDirectory() as folder:
         if results is not None:

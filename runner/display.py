@@ -69,8 +69,9 @@ class LiveDisplay(Display):
         super().__init__(stream)
         self._tally, self._folder, self._phase = Tally(), "starting", ""
         self._begun = self._phase_begun = self._start
-        self._live = Live(get_renderable=self._render, console=Console(file=stream), transient=True)
-        self._live.start()
+        # texts as they are; and no import of rich's in the thread that draws, where Ctrl-C would be lost
+        console = Console(file=stream, emoji=False, markup=False)
+        self._live = Live(get_renderable=self._render, console=console, transient=True)
 
     def _render(self) -> Group:
         tally, now = self._tally, time.monotonic()
@@ -85,6 +86,7 @@ class LiveDisplay(Display):
 
     def begin(self, folder: str, tally: Tally) -> None:
         self._folder, self._tally = folder, tally
+        self._live.start()  # does nothing the second time; not earlier: Ctrl-C must find who closes it
         self.phase("preparing")
         self._begun = self._phase_begun
 

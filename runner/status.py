@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from runner.config import Config, changed_keys, config_fingerprint
 from runner.display import outcome
 from runner.plan import Plan
 from runner.progress import block_state, duration_s
-from runner.store import read_header, read_records
+from runner.store import MEND, changed_folders, read_header, read_records
 from runner.units import duration
 
 RUN_OPTIONS = {"engine.launcher", "engine.image"}  # `campaign run` may have been given others
 
 
+def is_another(root: Path, config: Config) -> bool:
+    """Whether the folder is of another campaign or kind of engine."""
+    return not {"campaign.name", "engine.kind"}.isdisjoint(_changed(read_header(root), config))
+
+
+def _changed(header: dict[str, Any], config: Config) -> list[str]:
+    return sorted({*changed_keys(header["configuration"], config_fingerprint(config))} - RUN_OPTIONS)
+
+
 def render_status(root: Path, plan: Plan, config: Config) -> str:
-    """A line a block, a line an attempt that did not count, and a warning where `run` would refuse to go on with
-    `config`; raises StoreError when `root` is no results folder."""
+    """A warning where `run` would refuse to go on with `config`, a line a block, a line an attempt that did not count;
+    raises StoreError when `root` is no results folder."""
     header = read_header(root)
-    records, unreadable = read_records(root)
+    (records, unreadable), changed_files = read_records(root), changed_folders(root)
+    records = [record for record in records if record.folder not in {folder.name for folder in changed_files}]
     lines = [f"campaign {header['campaign']} in {root}"]
+    if changed := _changed(header, config):
+        lines = [
+            f"warning: begun with another configuration, `run` will not go on: {', '.join(changed)} changed",
+            *lines,
+        ]
     done, gpus = 0, {record.gpu.uuid for record in records if record.gpu}
     for block in plan.blocks:
         state = block_state(block, records, None)
@@ -37,10 +53,9 @@ def render_status(root: Path, plan: Plan, config: Config) -> str:
         if record.status != "valid":
             lines.append(f"  {record.folder}: {outcome(record)}")
     lines += [f"  {folder}: cannot be read ({problem}); counts as not run" for folder, problem in unreadable]
+    lines += [f"  {folder}: {problem}; `run` will not go on: {MEND}" for folder, problem in changed_files.items()]
     partial = sorted(root.glob("*/*.partial"))
     lines += [f"  {path.name}: half-written (in progress, or cut off)" for path in partial]
-    if changed := sorted({*changed_keys(header["configuration"], config_fingerprint(config))} - RUN_OPTIONS):
-        lines.append(f"warning: begun with another configuration, `run` will not go on: {', '.join(changed)} changed")
     spent = sum(seconds for r in records if (seconds := duration_s(r)) is not None)
     lines.append(f"{done} of {len(plan.blocks)} blocks done; {len(records)} runs and primes took {duration(spent)}")
     return "\n".join(lines)

@@ -9,19 +9,21 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from analysis.errors import LoadError
+from analysis.evidence import read_record
 from analysis.formats.run_record import RunRecord, parse_run_record
 from analysis.validate import STORE_SCHEMA_VERSION, read_campaign
 from runner.config import Config, changed_keys, config_fingerprint
 from runner.errors import ConfigError, StoreError
 
 _FOLDER = {"run": "runs", "prime": "primes"}
+MEND = "restore the folder from a copy, or remove it, then start the campaign again"
 _PARTS = (*_FOLDER.values(), "sittings", "aborted")
 
 
@@ -57,7 +59,13 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_records(root: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
+def _record(folder: Path) -> RunRecord:
+    return parse_run_record((folder / "run.json").read_bytes(), folder.name)
+
+
+def read_records(
+    root: Path, read: Callable[[Path], RunRecord] = _record
+) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     """Every readable run.json under runs/ and primes/, in folder order; and the folders without one, with the problem.
 
     Such a folder counts as not run.
@@ -68,10 +76,15 @@ def read_records(root: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
         if folder.name.endswith(".partial") or not folder.is_dir():
             continue
         try:
-            records.append(parse_run_record((folder / "run.json").read_bytes(), folder.name))
+            records.append(read(folder))
         except (OSError, ValueError) as error:
             unreadable.append((folder, str(error).splitlines()[0]))
     return records, unreadable
+
+
+def changed_folders(root: Path) -> dict[Path, str]:
+    """Folders with a readable run.json whose files are not those that it lists, each with what is wrong."""
+    return dict(sorted({*read_records(root, read_record)[1]} - {*read_records(root)[1]}))
 
 
 def read_header(root: Path) -> dict[str, Any]:
@@ -83,12 +96,23 @@ def read_header(root: Path) -> dict[str, Any]:
         raise StoreError(error.message, hint) from error
 
 
+def _check_new(root: Path) -> None:
+    """Raise StoreError when a folder without campaign.json holds runs, or what no start (.lock) of a campaign left."""
+    if any((root / "runs").glob("*")):
+        raise StoreError(f"{root} holds runs but no campaign.json", "restore it, or use another --results")
+    with _as_store_error("use", root):
+        found = {path.name for path in root.iterdir()} if root.exists() else set()
+    others = {name for name in found - {*_PARTS} if not name.startswith(".")}
+    if others and ".lock" not in found:
+        hint = "give a new or empty folder with --results: a campaign's files are not mixed with others"
+        raise StoreError(f"{root} is no results folder and not empty: it holds {min(others)}", hint)
+
+
 def checked_header(root: Path, config: Config) -> dict[str, Any] | None:
     """campaign.json; None of a new folder. Raises ConfigError when it was begun with a configuration that measures
-    something else, StoreError when it cannot be read or is missing beside runs."""
+    something else, StoreError when it cannot be read or is missing beside runs, or a run's files were changed."""
     if not (root / "campaign.json").exists():
-        if any((root / "runs").glob("*")):
-            raise StoreError(f"{root} holds runs but no campaign.json", "restore it, or use another --results")
+        _check_new(root)
         return None
     header = read_header(root)
     if changed := changed_keys(header["configuration"], config_fingerprint(config)):
@@ -96,6 +120,8 @@ def checked_header(root: Path, config: Config) -> dict[str, Any] | None:
             f"{root} was begun with another configuration; changed: {', '.join(changed)}",
             f"restore these values (see {root / 'campaign.toml'}), or use another --results",
         )
+    if damaged := changed_folders(root):  # not moved away: a run may have cost hours
+        raise StoreError("; ".join(f"{folder}: {problem}" for folder, problem in damaged.items()), MEND)
     return header
 
 
@@ -127,6 +153,8 @@ class Store:
         another campaign process holds it, or it cannot be read or written.
         """
         root = root.resolve()
+        if not (root / "campaign.json").exists():
+            _check_new(root)
         with _as_store_error("create", root):
             for name in _PARTS:
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -182,16 +210,17 @@ class Store:
     def __exit__(self, *_: object) -> None:
         os.close(self.lock)
 
-    def sweep(self) -> list[Path]:
-        """Move half-written and unreadable folders of earlier crashes to aborted/; returns where they went."""
+    def sweep(self) -> list[str]:
+        """Move half-written folders and those without a record of their own to aborted/; says so, of each."""
         moved = []
         left = [folder for name in _FOLDER.values() for folder in sorted((self.root / name).glob("*.partial"))]
-        for folder in [*left, *(folder for folder, _ in read_records(self.root)[1])]:
+        unreadable = [(folder, f"{folder.name} ({problem})") for folder, problem in read_records(self.root)[1]]
+        for folder, what in [*((folder, "half-written folder") for folder in left), *unreadable]:
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.{uuid.uuid4().hex[:4]}"
             target = self.root / "aborted" / f"{folder.name.removesuffix('.partial')}.{stamp}"
             with _as_store_error("move", folder):
                 folder.rename(target)
-            moved.append(target)
+            moved.append(f"{what} moved to {target}: it counts as not run")
         return moved
 
     def begin(self, kind: Literal["run", "prime"], folder: str) -> Path:

@@ -220,8 +220,9 @@ def test_failed_load_keeps_the_old_database(small: Path, tmp_path: Path) -> None
 def test_bad_places(small: Path, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"no campaign\.json"):
         load(tmp_path, tmp_path / "d.duckdb")
+    (tmp_path / "file").write_text("a file")
     with pytest.raises(LoadError, match="cannot be written"):
-        load(small, small / "campaign.json" / "d.duckdb")
+        load(small, tmp_path / "file" / "d.duckdb")
     with pytest.raises(LoadError, match="campaign load"):
         connect(tmp_path / "none.duckdb")
     (tmp_path / "text.duckdb").write_text("not a database, though long enough to be read as one" * 100)

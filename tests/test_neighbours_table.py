@@ -27,8 +27,8 @@ def rows(root: Path, alone: int, beside: int, slower: float, monkeypatch: pytest
         if late:  # of the same boot and at the same time
             more = {"begin": begin, "gpu": OTHER_GPU}
             make_store.synthetic_run(root, "32b", "graphs", "sustained", repetition, ("graphs",), **more)
-    load(root, root / "d.duckdb")
-    with connect(root / "d.duckdb") as con:
+    load(root, root.with_name(root.name + ".duckdb"))
+    with connect(root.with_name(root.name + ".duckdb")) as con:
         found = next(t for t in read_tables(con) if t.name == "15_neighbours")
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 

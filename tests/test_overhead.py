@@ -112,8 +112,8 @@ def table(root: Path, repetitions: int, speed: float, monkeypatch: pytest.Monkey
         for arm in (arms := ("graphs", "graphs_bare")):
             off = arm == "graphs_bare"
             synthetic_run(root, "32b", arm, "sustained", repetition, arms, telemetry=not off, instruments=not off)
-    load(root, root / "d.duckdb")
-    with connect(root / "d.duckdb") as con:
+    load(root, root.with_name(root.name + ".duckdb"))
+    with connect(root.with_name(root.name + ".duckdb")) as con:
         found = next(t for t in read_tables(con) if t.name == "15_instruments")
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 

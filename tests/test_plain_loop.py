@@ -20,8 +20,8 @@ SCRIPT = ROOT / "tools/gpu-host/plain_loop.py"
 
 
 def rows(results: Path) -> list[dict[str, Any]]:
-    load(results, results / "d.duckdb")
-    with connect(results / "d.duckdb") as con:
+    load(results, results.with_name("d.duckdb"))
+    with connect(results.with_name("d.duckdb")) as con:
         found = next(t for t in read_tables(con) if t.name == "15_plain_loop")
     return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_named_and_hinders_nothing(results: Path) -> None:
     write_loop(results, 100.0)
     (results / "loops" / "x.json").write_text('{"runs": [')
     assert len(rows(results)) == 1
-    with connect(results / "d.duckdb") as con:
+    with connect(results.with_name("d.duckdb")) as con:
         assert con.execute("SELECT folder FROM unreadable").fetchall() == [("loops/x.json",)]
 
 

@@ -34,8 +34,9 @@ mkdir -p "$site/eager_cost-$version.dist-info"
 printf 'Metadata-Version: 2.1\nName: eager-cost\nVersion: %s\n' "$version" > "$site/eager_cost-$version.dist-info/METADATA"
 cat > "$base/venv/bin/campaign" <<SCRIPT
 #!$base/venv/bin/python
-from runner.cli import main
+from runner.__main__ import main
 
-main()
+if __name__ == "__main__":  # not in the processes of a load
+    main()
 SCRIPT
 chmod +x "$base/venv/bin/campaign"
