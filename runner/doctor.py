@@ -146,8 +146,9 @@ def check_space(place: Place) -> str:
     for there, need in by_device.values():
         free = shutil.disk_usage(there).free / GIB
         if free < need:
-            said = f"{there}: {_size(free)} free, {_size(need)} needed"
-            raise PreflightError(said, "free space, or use a larger disk")
+            raise PreflightError(
+                f"{there}: {_size(free)} free, {_size(need)} needed", "free space, or use a larger one"
+            )
     return ", ".join(f"{_size(need)} needed at {there}" for there, need in by_device.values())
 
 
@@ -168,21 +169,15 @@ def _clock(_: Place) -> str:
     return f"{source}, {now:%Y-%m-%d %H:%M} UTC"
 
 
-CHECKS: tuple[tuple[str, Callable[[Place], str]], ...] = (
-    ("GPU", _gpu),
-    ("engine", _engine),
-    ("models", _models),
-    ("compose", _compose),
-    ("results", _results),
-    ("disk", check_space),
-    ("port", _port),
-    ("clock", _clock),
-)
+CHECKS: dict[str, Callable[[Place], str]] = {
+    "GPU": _gpu, "engine": _engine, "models": _models, "compose": _compose, "results": _results, "disk": check_space,
+    "port": _port, "clock": _clock,
+}  # fmt: skip
 
 
 def examine(place: Place) -> Iterator[Finding]:
     """Every check, one after the other."""
-    for name, check in CHECKS:
+    for name, check in CHECKS.items():
         try:
             yield Finding(name, "ok", check(place))
         except NotChecked as reason:

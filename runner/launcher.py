@@ -195,26 +195,16 @@ class EngineHost:
         client = [self._python(), str(ENGINE_SIDE / "bench_entry.py")]
         start = client if self.kind == "vllm" else [sys.executable, "-m", "runner.standin", "bench"]
         options: dict[str, object] = {
-            "backend": "openai",
-            "host": HOST,
-            "port": port,
-            "model": self.model_path(model),
-            "tokenizer": self.tokenizer_path(model),
-            "dataset-name": "random",
-            "random-input-len": profile.input_tokens,
-            "random-output-len": profile.output_tokens,
-            "random-range-ratio": profile.range_ratio,
-            "num-prompts": profile.prompts,
-            "max-concurrency": profile.concurrency,
-            "request-rate": profile.request_rate,
-            "seed": seed,
-            "temperature": config.engine.temperature,
+            "backend": "openai", "host": HOST, "port": port,
+            "model": self.model_path(model), "tokenizer": self.tokenizer_path(model),
+            "dataset-name": "random", "random-input-len": profile.input_tokens,
+            "random-output-len": profile.output_tokens, "random-range-ratio": profile.range_ratio,
+            "num-prompts": profile.prompts, "max-concurrency": profile.concurrency,
+            "request-rate": profile.request_rate, "seed": seed, "temperature": config.engine.temperature,
             "num-warmups": config.engine.warmup_requests,
             "ready-check-timeout-sec": 3600,  # above 0: the check in whose place the client waits for the go
-            "result-dir": result.parent,
-            "result-filename": result.name,
-            "request-id-prefix": "bench-",
-        }
+            "result-dir": result.parent, "result-filename": result.name, "request-id-prefix": "bench-",
+        }  # fmt: skip
         flags = ["--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
         return [*start, "serve", *flags, *chain.from_iterable((f"--{name}", str(options[name])) for name in options)]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from analysis.formats.failure import FAILURES
 from analysis.formats.run_record import EngineIdentity, Reason, RunRecord, Timeline, parse_run_record
@@ -18,6 +21,7 @@ from analysis.gate import Gate
 from analysis.gates import GATES
 from runner import nvml
 from runner.campaign import EXIT_OK, EXIT_OUT_OF_TIME, EXIT_SOME_FAILED, Campaign, StopFlag, Summary
+from runner.cli import main
 from runner.config import Config, load_config
 from runner.config_checks import BLOCKS_FLAG, flag_values
 from runner.context import RunContext
@@ -98,11 +102,25 @@ class Script:
         return record
 
 
-def sit(config: Config, tmp_path: Path, script: Script, *, gpu: Gpu | None = None, **options: Any) -> Summary:
+FOLDERS = [f"7b.{arm}.prime.p1a1" for arm in ("graphs", "eager")] + [
+    f"7b.{arm}.sustained.r{n}.p1a1" for arm in ("graphs", "eager", "graphs_kv_matched") for n in (1, 2)
+]
+
+
+def sit(
+    config: Config,
+    tmp_path: Path,
+    script: Script,
+    *,
+    gpu: Gpu | None = None,
+    display: Display | None = None,
+    **options: Any,
+) -> Summary:
     host = EngineHost(python="python3", path=(), models=tmp_path, cache=tmp_path / "cache", kind="stand-in")
     plan = build_plan(config, ["published"])
     with Store.open(tmp_path / "results", config) as store:
-        return Campaign(config, plan, store, host, gpu, Display(io.StringIO()), execute=script, **options).run()
+        display = display or Display(io.StringIO())
+        return Campaign(config, plan, store, host, gpu, display, execute=script, **options).run()
 
 
 def test_primes_come_first_and_set_the_block_counts(config: Config, tmp_path: Path) -> None:
@@ -415,9 +433,67 @@ def test_half_written_record_counts_as_not_run(config: Config, tmp_path: Path) -
     assert script.folders == ["7b.graphs.sustained.r1.p1a1"]
 
 
+@pytest.mark.parametrize("change", ["edited", "deleted", "added"])
+def test_a_run_whose_files_were_changed_is_neither_counted_nor_run_over(
+    config: Config, tmp_path: Path, change: str
+) -> None:
+    script = Script(before=lambda context: (context.directory / "bench.json").write_text("{}") and None)
+    digest = hashlib.sha256(b"{}").hexdigest()
+    script.changes = {f: {"files_sha256": {"bench.json": digest}} for f in FOLDERS}
+    sit(config, tmp_path, script)
+    results, plan = tmp_path / "results", build_plan(config, ["published"])
+    assert "2 of 2 blocks done" in render_status(results, plan, config)
+    folder = results / "runs/7b.graphs.sustained.r1.p1a1"
+    if change == "edited":
+        (folder / "bench.json").write_text("{ }")
+    elif change == "deleted":
+        (folder / "bench.json").unlink()
+    else:
+        (folder / "notes.txt").write_text("")
+    again = Script()
+    with pytest.raises(StoreError, match=r"r1\.p1a1: (bench\.json|notes\.txt) (was|is|came)") as caught:
+        sit(config, tmp_path, again)
+    assert "remove it, then start the campaign again" in caught.value.hint
+    assert again.folders == []
+    said = render_status(results, plan, config)
+    assert "partial  7b.sustained.r1 (2/3 runs; missing: graphs)" in said
+    assert f"{folder}: " in said
+    assert "1 of 2 blocks done" in said
+    shutil.rmtree(folder)
+    assert sit(config, tmp_path, again).exit_code == EXIT_OK
+    assert again.folders == [folder.name]
+
+
+def test_a_folder_that_goes_to_aborted_is_told_for_what_it_is(config: Config, tmp_path: Path) -> None:
+    said, runs = io.StringIO(), tmp_path / "results/runs"
+    sit(config, tmp_path, Script())
+    copy = "7b.graphs.sustained.r3.p1a1"
+    shutil.copytree(runs / copy.replace("r3", "r1"), runs / copy)
+    (runs / "7b.graphs.sustained.r4.p1a1.partial").mkdir()
+    sit(config, tmp_path, Script(), display=Display(said))
+    half, copied = (line.split("] ", 1)[1] for line in said.getvalue().splitlines())
+    assert re.fullmatch(r"half-written folder moved to .*/aborted/7b\S*r4\S*: it counts as not run", half)
+    assert copied.startswith(f"{copy} (run.json says folder '{copy.replace('r3', 'r1')}') moved to ")
+
+
+@pytest.mark.parametrize("status", ["failed", "invalid"])
+def test_a_failure_is_told_once_and_where_to_read_why(config: Config, tmp_path: Path, status: str) -> None:
+    folder, said = "7b.eager.sustained.r1.p1a1", io.StringIO()
+    script = Script({folder: status})
+    script.failure_class = "out_of_memory"
+    script.reasons = (Reason(code="not_as_configured", severity="invalid", evidence="x", advice="y"),)
+    script.changes[folder] = {"failure_message": "CUDA out of memory"} if status == "failed" else {}
+    summary = sit(config, tmp_path, script, display=Display(said))
+    text, why = said.getvalue(), f"`campaign validate {tmp_path / 'results'}` says why"
+    assert text.count("CUDA out of memory") == (status == "failed")
+    assert text.count(why) == (status == "invalid")
+    assert "not tried again, it would end the same way\n" in text
+    assert summary.message.endswith(why)
+
+
 def test_unwritable_results_folder_is_named(config: Config, tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(StoreError, match="cannot create"):
+    with pytest.raises(StoreError, match="Not a directory"):
         Store.open(tmp_path / "results", config)
 
 
@@ -434,3 +510,11 @@ def test_damaged_header_is_refused(config: Config, tmp_path: Path) -> None:
     header.write_text(header.read_text()[:50])
     with pytest.raises(StoreError, match="cannot be read"):
         Store.open(tmp_path / "results", config)
+
+
+def test_counts_of_one_are_in_the_singular(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Campaign, "run", lambda _: Summary(EXIT_SOME_FAILED, 1, 1, 21, "not completed"))
+    words = ["run", "--config", str(config.path), "--results", str(tmp_path / "r"), "--cache", str(tmp_path / "c")]
+    said = CliRunner().invoke(main, [*words, "--workers", "1"]).stdout.splitlines()
+    assert said[0] == "1 run valid, 1 attempt failed, 21 runs left: not completed"
+    assert said[1] == f"next: `campaign report {tmp_path / 'r'}` loads it and reports on it"

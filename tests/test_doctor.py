@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import sys
 from collections import namedtuple
@@ -111,6 +112,13 @@ def test_a_missing_engine_and_a_missing_container_engine_are_found(
     said = finding("engine", where)
     assert "vLLM is not installed" in said.found
     assert "requirements/engine.txt" in said.mend
+    said = finding("models", where)  # a row of their own: without the engine, too
+    assert (said.state, "make_models.py" in said.mend) == ("FAILED", True)
+    for name in (*where.plan.models, "tok"):
+        folder = where.host.models / (where.config.models[name].directory if name != "tok" else "tok")
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    assert finding("models", where).found == f"32b, 7b in {where.host.models}"
     host = EngineHost(".venv-vllm/bin/python", (), tmp_path, tmp_path, "vllm")
     said = finding("engine", Place(where.config, where.plan, host, where.results, where.gpus))
     assert said.found == "--engine-python .venv-vllm/bin/python: there is no such program"
@@ -152,6 +160,10 @@ def test_a_full_disk_is_found_with_weights_still_to_be_fetched(tmp_path: Path, m
     said = finding("disk", Place(config, where.plan, where.host, where.results, where.gpus))
     assert said.state == "FAILED"
     assert "50.0 GiB free" in said.found
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: Usage(0, 0, 3 * 2**20))
+    demo = load_config(ROOT / "examples/demo.toml")
+    said = finding("disk", Place(demo, build_plan(demo, ["published"]), where.host, where.results, where.gpus))
+    assert re.search(r": 3 MiB free, \d{3} MiB needed$", said.found), said.found
 
 
 def test_the_results_folder_is_looked_at_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +229,27 @@ def test_the_command_ends_with_2_where_a_check_failed(tmp_path: Path) -> None:
     assert bad.exit_code == 2
     assert "next: " in bad.output
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--results", "other"], "was begun with another configuration"), (["--gpu", "99"], "GPU 99 is not there")],
+)
+def test_what_is_cheap_to_see_is_told_before_the_engine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], message: str
+) -> None:
+    def no_such_gpu(options: GpuOptions, _: Any) -> list[FakeGpu]:
+        if options.gpu:
+            raise PreflightError(f"GPU {options.gpu} is not there", "")
+        return []
+
+    monkeypatch.setattr(GpuOptions, "open", no_such_gpu)
+    monkeypatch.chdir(tmp_path)
+    with Store.open(tmp_path / "other", load_config(ROOT / "examples/demo.toml")):
+        pass
+    words = ["run", "--config", str(ROOT / "campaign.toml"), "--cache", str(tmp_path / "cache")]
+    assert "vLLM is not installed" in CliRunner().invoke(main, words).stderr
+    assert message in CliRunner().invoke(main, [*words, *options]).stderr
 
 
 def test_a_command_that_is_stopped_at_once_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

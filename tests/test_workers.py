@@ -210,6 +210,7 @@ def test_two_workers_fill_one_folder_and_one_goes_on_with_it(tmp_path: Path) -> 
     assert "--workers 1 uses one GPU alone" in said
     assert {line.split(" | ")[0] for line in said.splitlines() if " | " in line} == {"worker 1", "worker 2"}
     assert (tmp_path / "out/report.SIMULATED.html").is_file()
+    assert "next: " not in said
     records, unreadable = read_records(tmp_path / "results")
     assert unreadable == []
     runs = [r for r in records if r.kind == "run"]
@@ -218,7 +219,9 @@ def test_two_workers_fill_one_folder_and_one_goes_on_with_it(tmp_path: Path) -> 
     assert sittings["7b.small.r1"] != sittings["7b.small.r2"]
     assert [r.folder for r in records if r.kind == "prime"] == ["7b.eager.prime.p1a1", "7b.graphs.prime.p1a1"]
     again = start(tmp_path, "--workers", "1")
-    assert "every block of the plan is complete" in ended(again)
+    last = ended(again).splitlines()[-2:]
+    assert last[0] == "4 runs valid, 0 attempts failed, 0 runs left: every block of the plan is complete"
+    assert last[1] == f"next: `campaign report {tmp_path / 'results'}` loads it and reports on it"
     assert again.returncode == 0
 
 
