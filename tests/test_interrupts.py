@@ -110,7 +110,7 @@ def test_ctrl_c_at_any_moment_of_the_start_ends_with_130(tmp_path: Path) -> None
     for number in range(20):
         folder = tmp_path / str(number)
         folder.mkdir()
-        code, said = on_a_terminal(folder, [0.1 + number * 0.06])
+        code, said = on_a_terminal(folder, [0.2 + number * 0.055])
         assert (code, "Traceback" in said) == (130, False), said
 
 
