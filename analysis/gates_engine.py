@@ -118,15 +118,15 @@ def step_time_drift(e: Evidence) -> str | None:
     "The 10th percentile is nearest to an undisturbed step."
 )
 def step_time_uneven(e: Evidence) -> str | None:
-    """Steps that only decode, at the number of running requests that is commonest in the window, take about equally
-    long: the 90th percentile is at most UNEVEN times the 10th."""
+    """Steps that only decode, for the number of requests that is commonest in the window, take about equally long: the
+    90th percentile is at most UNEVEN times the 10th. A step of more tokens than requests reads a prompt too."""
     steps = [
-        (b.running, (b.t_ns - a.t_ns) / 1e6)
+        (decoding, (b.t_ns - a.t_ns) / 1e6)
         for a, b in pairwise(_paced(e))
-        if b.prompt_tokens == 0 and (b.generated_tokens or 0) > 0
+        if b.prompt_tokens == 0 and (decoding := b.generated_tokens or 0) >= (b.unpadded_tokens or 1)
     ]
-    usual = mode([running for running, _ in steps] or [0])
-    steps_ms = [ms for running, ms in steps if running == usual]
+    usual = mode([decoding for decoding, _ in steps] or [0])
+    steps_ms = [ms for decoding, ms in steps if decoding == usual]
     if len(steps_ms) < DRIFT_STEPS:
         return None
     tenths = quantiles(steps_ms, n=10, method="inclusive")

@@ -92,19 +92,21 @@ CREATE VIEW window_steps AS
 SELECT s.*, setup, model, profile, arm FROM steps s JOIN runs r USING (folder)
 WHERE counted AND kind = 'run' AND t_ns >= window_begin_ns AND t_ns <= coalesce(bench_exit_ns, window_end_ns);
 
--- Time of the steps that only decode: since the step before, in ms.
+-- Time of the steps that only decode, since the step before, in ms; `decoding`: requests that got a token in it. A step with more tokens
+-- than that also reads a prompt: a chunk of one, or a preempted request's anew (prompt_tokens counts at a request's first token only).
 CREATE VIEW decode_steps AS
-SELECT folder, setup, model, profile, arm, running, ms
+SELECT folder, setup, model, profile, arm, step, generated_tokens AS decoding, ms
 FROM (SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps)
-WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0;
+WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0 AND coalesce(unpadded_tokens, generated_tokens) <= generated_tokens;
 
--- Seconds of a run by which its decode steps went over 1.02 times the 10th percentile of all runs' steps of its cell and arm with as
--- many running requests; numbers of running requests with fewer than 20 steps are left out.
+-- Quantiles of these steps' time over all runs of a cell and arm, by decoding requests; of fewer than 20 steps none.
+CREATE VIEW usual_steps AS
+SELECT setup, model, profile, arm, decoding, quantile_cont(ms, [0.05, 0.1, 0.5]) AS q FROM decode_steps GROUP BY ALL HAVING count(*) >= 20;
+
+-- Seconds of a run by which its decode steps went over a limit: 1.02 times the 10th percentile, and by a stricter and a laxer rule.
 CREATE VIEW stalls AS
-SELECT folder, sum(greatest(0, ms - cap_ms)) / 1e3 AS stalled_s
-FROM decode_steps JOIN (SELECT setup, model, profile, arm, running, 1.02 * quantile_cont(ms, 0.1) AS cap_ms FROM decode_steps GROUP BY ALL HAVING count(*) >= 20)
-     USING (setup, model, profile, arm, running)
-GROUP BY folder;
+SELECT folder, sum(greatest(0, ms - 1.02 * q[2])) / 1e3 AS stalled_s, sum(greatest(0, ms - q[1])) / 1e3 AS stricter_s, sum(greatest(0, ms - 1.1 * q[3])) / 1e3 AS laxer_s
+FROM decode_steps JOIN usual_steps USING (setup, model, profile, arm, decoding) GROUP BY folder;
 
 -- Waiting span: the steps with a token count from the first step with a waiting request to the last token.
 CREATE VIEW waiting_steps AS
@@ -195,6 +197,7 @@ SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS dur
        r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
        e.* EXCLUDE (folder, source, absent), bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w,
        o.own_s, t.stalled_s / r.bench_duration_s AS stalled_share, r.bench_output_tokens / (r.bench_duration_s - t.stalled_s) AS capped_tok_s,
+       r.bench_output_tokens / (r.bench_duration_s - t.stricter_s) AS capped_stricter_tok_s, r.bench_output_tokens / (r.bench_duration_s - t.laxer_s) AS capped_laxer_tok_s,
        s.start_s, s.first_token_s, s.engine_init_s, s.load_s, s.compile_s, s.capture_s, s.init_rest_s, s.outside_s
 FROM runs r
 LEFT JOIN request_figures q USING (folder)

@@ -10,7 +10,7 @@ WITH e AS (
            CASE is_ WHEN 'not resolved' THEN cell || ' not resolved (n = ' || n || '), measured ratio ' || format('{:.3f}', ratio.mean) ELSE cell || ' ' || is_ || ', ratio ' || estimate_text(f3(ratio)) END AS told
     FROM e
 ),
-computed AS (SELECT *, format('{:+.1f}% (n = {})', 100 * (ratio.mean - 1), n) AS pct FROM e WHERE metric = 'capped_tok_s'),
+computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules, n = {})', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) - 1), 100 * (max(ratio.mean) - 1), any_value(n)) AS pct FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
 cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
 totals AS (SELECT * FROM cells WHERE arm_a = 'graphs' AND arm_b = 'eager'),
 unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
@@ -24,7 +24,7 @@ answers AS (
            || (SELECT CASE WHEN count(*) FILTER (share > 0.1) = 0 THEN '' ELSE ' Beside another GPU at work: ' || count(*) FILTER (share > 0.1) || ' of these ' || count(*) || ' runs.' END || ' All with step trace and GPU samples, whose own cost is a table below.' FROM window_shares s WHERE s.setup = r.setup AND arm IN ('graphs', 'eager') AND (model, profile) IN (SELECT (model, profile) FROM totals t WHERE t.setup = r.setup)) AS answer
     FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s' AND arm_a = 'eager' AND arm_b = 'graphs' GROUP BY setup
     UNION ALL
-    SELECT setup, 2, 'What does it buy?', 'A warm start with eager: '
+    SELECT setup, 2, 'What does it buy?', 'A warm start: '
            || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n')
                 ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')

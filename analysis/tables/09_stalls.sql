@@ -1,9 +1,15 @@
 -- title: Without the host's stalls (computed)
--- note: Computed, not measured: the output tokens/s of a run had none of its steps that only decode taken longer than 1.02 times the 10th percentile of all steps of its cell and arm with as many running requests (where there are 20 or more). What goes beyond is taken off the run's duration; prefill is left as it was. One rule for all arms: it takes the few per cent by which any step varies off the arms with graphs, and the time in which the host's CPU was late off those that wait for it. Runs of an arm share the limits and come out alike by construction, so there is no interval. Nearest to what this host would show undisturbed; a faster or slower CPU would move eager more. Ratios against eager: means over the blocks that have both, measured and computed.
+-- note: An estimate of what this host would show undisturbed, computed, not measured: the output tokens/s of a run had none of its steps that only decode taken longer than 1.02 times the 10th percentile of all such steps of its cell and arm with as many decoding requests. What goes beyond is taken off the run's duration. One rule for all arms; where fewer than 20 steps are alike, and in steps that read a prompt, nothing is taken off, nor from an arm that was slow throughout all its runs. No interval: the runs of an arm share the limits. Instead the range of the ratio by a stricter rule (the 5th percentile itself) and a laxer one (1.1 times the median). Another CPU would move the arms without graphs. Ratios against eager: means over the blocks that have both, measured and computed.
 -- empty: Not measured: no counted run has a step trace.
-SELECT e.setup, e.model, e.profile, e.arm, (e.estimate).n AS runs, d1(100 * s.estimate.mean) AS taken_off_pct, d1(e.estimate.mean) AS output_tok_s, d1(c.estimate.mean) AS computed_tok_s,
-       f3(m.ratio) AS measured_ratio, d3(x.ratio.mean) AS computed_ratio, list_transform(x.points, lambda p: d3(p)) AS computed_points
-FROM estimates e JOIN estimates s USING (setup, model, profile, arm) JOIN estimates c USING (setup, model, profile, arm)
-LEFT JOIN against_eager m ON (m.setup, m.model, m.profile, m.arm, m.metric) = (e.setup, e.model, e.profile, e.arm, 'output_tok_s')
-LEFT JOIN against_eager x ON (x.setup, x.model, x.profile, x.arm, x.metric) = (e.setup, e.model, e.profile, e.arm, 'capped_tok_s')
-WHERE e.metric = 'output_tok_s' AND s.metric = 'stalled_share' AND c.metric = 'capped_tok_s' ORDER BY ALL;
+WITH figures AS (
+    SELECT setup, model, profile, arm, any_value(estimate) FILTER (metric = 'output_tok_s') AS measured, any_value(estimate.mean) FILTER (metric = 'stalled_share') AS share,
+           any_value(estimate.mean) FILTER (metric = 'capped_tok_s') AS computed
+    FROM estimates GROUP BY ALL
+), ratios AS (
+    SELECT setup, model, profile, arm, any_value(ratio) FILTER (metric = 'output_tok_s') AS measured_ratio, any_value(ratio.mean) FILTER (metric = 'capped_tok_s') AS computed_ratio,
+           min(ratio.mean) FILTER (metric LIKE 'capped%') AS least, max(ratio.mean) FILTER (metric LIKE 'capped%') AS greatest, any_value(points) FILTER (metric = 'capped_tok_s') AS points
+    FROM against_eager GROUP BY ALL
+)
+SELECT setup, model, profile, arm, measured.n AS runs, d1(100 * share) AS taken_off_pct, d1(measured.mean) AS output_tok_s, d1(computed) AS computed_tok_s, f3(measured_ratio) AS measured_ratio,
+       d3(computed_ratio) AS computed_ratio, d3(least) || ' to ' || d3(greatest) AS by_other_rules, list_transform(points, lambda p: d3(p)) AS computed_points
+FROM figures LEFT JOIN ratios USING (setup, model, profile, arm) WHERE computed IS NOT NULL ORDER BY ALL;

@@ -1,5 +1,5 @@
 -- title: What the instruments cost
--- note: Output tokens per second with step trace, --cudagraph-metrics and GPU samples against without them, all else equal, paired by block, on against off. On first: pairs in which the run with them came first. Lost: per cent of the throughput without them. At most 1%: the whole interval lies at or below 1%, with four pairs or more. It holds for this cell: the same milliseconds a step are a larger share of shorter steps, and an arm that waits for the host's CPU may lose more.
+-- note: Output tokens per second with step trace, --cudagraph-metrics and GPU samples against without them, all else equal, paired by block, on against off. On first: pairs in which the run with them came first. Lost: per cent of the throughput without them. At most 1%: the whole interval lies at or below 1%, with four pairs or more. It holds for this cell: mean step is the window over all its steps, those with prompts too; the same milliseconds are a larger share of shorter steps, and an arm that waits for the host's CPU may lose more.
 -- empty: Not measured: needs the suite overhead.
 WITH arms AS (SELECT a.key AS arm, a.value ->> '$.flags' AS flags FROM campaign, json_each(configuration -> '$.arms') a),
 pairs AS (
@@ -13,6 +13,6 @@ pairs AS (
            list(d2(100 * (1 - exp(log_ratio))) ORDER BY repetition, pass_number) AS points_pct
     FROM pairs GROUP BY ALL
 ), lost AS (SELECT *, struct_pack(mean := 100 * (1 - exp(l.mean)), lo := 100 * (1 - exp(l.hi)), hi := 100 * (1 - exp(l.lo)), n := l.n) AS pct FROM means)
-SELECT setup, model, profile, with_instruments, without_them, on_first, d1(on_tok_s) AS on_tok_s, d1(off_tok_s) AS off_tok_s, d1(step_ms) AS step_ms, f2(pct) AS lost_pct,
+SELECT setup, model, profile, with_instruments, without_them, on_first, d1(on_tok_s) AS on_tok_s, d1(off_tok_s) AS off_tok_s, d1(step_ms) AS mean_step_ms, f2(pct) AS lost_pct,
        CASE WHEN l.n < 4 THEN 'not resolved: ' || l.n || ' of 4 pairs' WHEN pct.hi <= 1 THEN 'at most 1%' WHEN pct.lo > 1 THEN 'more than 1%' ELSE 'not resolved' END AS verdict, points_pct
 FROM lost ORDER BY ALL;

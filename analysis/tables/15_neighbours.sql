@@ -1,5 +1,5 @@
 -- title: What a busy neighbour does
--- note: Output tokens per second of counted runs while another GPU of the host was at work (over half of the load window) against runs without (less than 1% of it), by cell, each run a point in order of repetition; not paired. Moved: change of the mean in per cent with its interval by Welch on the log scale, from two runs of each kind on. Less than 1%: the whole interval lies within 1% either way. What other virtual machines of the host did is not known.
+-- note: Output tokens per second of counted runs while another GPU of the host was at work (over half of the load window) against runs without (less than 1% of it), by cell, each run a point in order of repetition; not paired. Moved: change of the mean in per cent with its interval by Welch on the log scale, from two runs of each kind on. Less than 1%: the whole interval lies within 1% either way. At work: a run or prime of this database under way there, from begin to end, start and compilation included. What other virtual machines of the host did is not known.
 -- empty: Not measured: no cell has runs of both kinds (suite neighbour).
 WITH cells AS (
     SELECT setup, model, profile, arm, count(*) FILTER (share < 0.01) AS alone, count(*) FILTER (share > 0.5) AS beside,
