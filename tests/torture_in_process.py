@@ -194,8 +194,11 @@ class Player:
         for name, data in files.items():
             if not name.startswith("metrics_"):
                 (ctx.directory / name).write_bytes(data)
-        measured.moments = dict(before.moments)
+        # all begin at the moment of the first that was recorded, so that no arm begins after its next
+        first_ns = min(raw.moments["run_begin_ns"] for _, raw in raw_runs().values())
+        measured.moments = before.moments | {"run_begin_ns": first_ns}
         begun, now = (datetime.fromisoformat(m.wall_start) for m in (before, measured))
+        begun -= timedelta(microseconds=(before.moments["run_begin_ns"] - first_ns) / 1e3)
         quarter = timedelta(minutes=15)  # the log's clock must agree with it but for these
         measured.wall_start = (begun + -((begun - now) // quarter) * quarter).isoformat(timespec="milliseconds")
         client = list(before.bench_argv)
