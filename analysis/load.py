@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import duckdb
-from scipy.special import stdtrit
 
 from analysis.claims import add_study
 from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
@@ -79,6 +78,8 @@ def load(results: Path, database: Path) -> LoadSummary:
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
+    from scipy.special import stdtrit  # here, as a GPU host that only measures has no SciPy
+
     header = read_campaign(results)
     configuration = header["configuration"]
     temporary = check_target(results, database)

@@ -23,6 +23,7 @@ import click
 import pytest
 
 from runner.cli import main
+from tests.test_campaign_loop import TOML
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -295,6 +296,26 @@ def test_bundle_is_cut_into_parts_and_unpacks_into_separate_environments(bundle:
     assert (tmp_path / "project/GIT_COMMIT").read_text().startswith(known)
     version = sh(tmp_path / "venv/bin/campaign", "--version", PYTHONPATH=own_packages).stdout
     assert version.startswith("campaign, version")
+
+
+def test_a_campaign_needs_no_package_that_the_bundle_leaves_out(tmp_path: Path) -> None:
+    left_out = re.findall(r"\((numpy\|[a-z0-9|-]+)\)==", (ROOT / "tools/gpu-host/pack.sh").read_text(encoding="utf-8"))
+    names = left_out[0].split("|")
+    assert {"numpy", "scipy", "docker"} <= set(names)
+    for name in names:  # a package of that name that cannot be imported
+        (tmp_path / "lacking" / name.replace("-", "_")).mkdir(parents=True)
+        (tmp_path / "lacking" / name.replace("-", "_") / "__init__.py").write_text(f"raise ImportError('{name}')\n")
+    variables = {"PYTHONPATH": f"{tmp_path / 'lacking'}:{ROOT}", "CAMPAIGN_STANDIN_SPEED": "200"}
+    where = {"--config": tmp_path / "campaign.toml", "--results": tmp_path / "results"}
+    (tmp_path / "campaign.toml").write_text(TOML)
+    options = [str(word) for pair in where.items() for word in pair]
+    campaign = (sys.executable, "-m", "runner")
+    sh(*campaign, "run", *options, "--cache", tmp_path / "cache", **variables)
+    assert list((tmp_path / "results/runs").iterdir())
+    judged = sh(*campaign, "validate", tmp_path / "results", **variables)
+    assert " valid" in judged.stdout
+    sh(sys.executable, "-c", "import scipy", PYTHONPATH=str(ROOT))  # the guard itself: it is there, and hidden above
+    assert sh(sys.executable, "-c", "import scipy", check=False, **variables).returncode == 1
 
 
 def test_a_damaged_part_is_refused(bundle: Path, tmp_path: Path) -> None:
