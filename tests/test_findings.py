@@ -46,6 +46,19 @@ def test_the_words_are_those_that_n_allows(tmp_path: Path, repetitions: int, ver
     assert "Not measured: needs the suite" in text
 
 
+def decimals(text: str) -> set[float]:
+    return {abs(float(number)) for number in re.findall(r"\d+\.\d+", text.replace(",", ""))}
+
+
+def test_every_measured_figure_of_the_readme_stands_in_the_findings() -> None:
+    findings = decimals((ROOT / "FINDINGS.md").read_text(encoding="utf-8"))
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    shipped = decimals(page[page.index("What ships so far") : page.index("[FINDINGS.md](FINDINGS.md)")])
+    assert len(shipped) > 15
+    assert shipped <= findings
+    assert decimals("a ratio of 7.07 [0.3, -15.6]") - findings == {7.07}  # one that stands nowhere is found out
+
+
 def test_the_head_and_the_readme_say_how_often_the_power_limit_binds(tmp_path: Path) -> None:
     (binds,) = re.findall(r"(\S+ to \S+%) of a sustained window", (ROOT / "FINDINGS.md").read_text(encoding="utf-8"))
     assert f"power limit binds in {binds} of a sustained window" in (ROOT / "README.md").read_text(encoding="utf-8")
