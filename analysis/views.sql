@@ -94,7 +94,7 @@ WHERE counted AND kind = 'run' AND t_ns >= window_begin_ns AND t_ns <= coalesce(
 
 -- Time of the steps that only decode, since the step before, in ms; `decoding`: requests that got a token in it. A step with more tokens
 -- than that also reads a prompt: a chunk of one, or a preempted request's anew (prompt_tokens counts at a request's first token only).
-CREATE VIEW decode_steps AS
+CREATE TABLE decode_steps AS
 SELECT folder, setup, model, profile, arm, step, generated_tokens AS decoding, ms
 FROM (SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps)
 WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0 AND coalesce(unpadded_tokens, generated_tokens) <= generated_tokens;
