@@ -19,7 +19,7 @@ CHARTS = _HERE / "charts"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
 FINDINGS = _HERE / "findings"  # tables of FINDINGS.md, besides some of the report
 _SETTINGS = (
-    "SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = 0; SET memory_limit = '1000MiB'"
+    "SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = 0; SET memory_limit = '500MiB'"
 )
 
 

@@ -98,11 +98,11 @@ def steps_disagree_with_client(e: Evidence) -> str | None:
     "The machine's pace changed within the run: see its CPU load and clocks, give the engine CPUs of its own (--cpus)."
 )
 def step_time_drift(e: Evidence) -> str | None:
-    """Decode steps take equally long in each third of the window, within the share DRIFT (medians; steps without prompt
-    tokens and with no fewer running requests than the window's median). How large it is, its tenths tell too."""
+    """Steps that only decode take equally long in each third of the window, within the share DRIFT (medians; steps with
+    no fewer running requests than the window's median). How large it is, its tenths tell too."""
     rows = _paced(e)
     usual = median_low([row.running or 0 for row in rows] or [0])
-    steps = [(b.t_ns - a.t_ns) / 1e6 for a, b in pairwise(rows) if not b.prompt_tokens and (b.running or 0) >= usual]
+    steps = [ms for row, ms in _decode_steps(rows) if (row.running or 0) >= usual]
     if (n := len(steps)) < 3 * DRIFT_STEPS:
         return None
     thirds, tenths = ([median(steps[n * i // k : n * (i + 1) // k]) for i in range(k)] for k in (3, 10))
@@ -119,18 +119,13 @@ def step_time_drift(e: Evidence) -> str | None:
 )
 def step_time_uneven(e: Evidence) -> str | None:
     """Steps that only decode, for the number of requests that is commonest in the window, take about equally long: the
-    90th percentile is at most UNEVEN times the 10th. A step of more tokens than requests reads a prompt too."""
-    steps = [
-        (decoding, (b.t_ns - a.t_ns) / 1e6)
-        for a, b in pairwise(_paced(e))
-        if b.prompt_tokens == 0 and (decoding := b.generated_tokens or 0) >= (b.unpadded_tokens or 1)
-    ]
-    usual = mode([decoding for decoding, _ in steps] or [0])
-    steps_ms = [ms for decoding, ms in steps if decoding == usual]
+    90th percentile is at most UNEVEN times the 10th."""
+    steps = _decode_steps(_paced(e))
+    usual = mode([row.generated_tokens for row, _ in steps] or [0])
+    steps_ms = [ms for row, ms in steps if row.generated_tokens == usual]
     if len(steps_ms) < DRIFT_STEPS:
         return None
-    tenths = quantiles(steps_ms, n=10, method="inclusive")
-    p10, p50, p90 = tenths[0], tenths[4], tenths[8]
+    p10, p50, p90 = quantiles(steps_ms, n=10, method="inclusive")[::4]
     if p90 <= UNEVEN * p10:
         return None
     return f"p10, p50, p90 of {len(steps_ms)} steps: {p10:.2f}, {p50:.2f}, {p90:.2f} ms {_more(p90, p10)}"
@@ -297,6 +292,13 @@ def _paced(e: Evidence) -> list[StepRow]:
     if e.steps is None or begin_ns is None or end_ns is None or e.record.engine.simulated:
         return []
     return [row for row in e.steps.rows if begin_ns <= row.t_ns <= end_ns]
+
+
+def _decode_steps(rows: list[StepRow]) -> list[tuple[StepRow, float]]:
+    """The steps that only decode, each with its time since the step before in ms. One of more tokens than requests that
+    got one reads a prompt too: a preempted request's anew does not count in prompt_tokens."""
+    timed = [(row, (row.t_ns - before.t_ns) / 1e6) for before, row in pairwise(rows) if row.prompt_tokens == 0]
+    return [(row, ms) for row, ms in timed if (row.generated_tokens or 0) >= (row.unpadded_tokens or 1)]
 
 
 def _more(most_ms: float, least_ms: float) -> str:

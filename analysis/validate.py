@@ -72,7 +72,8 @@ def judge_each(results: Path) -> Iterator[list[Verdict]]:
         yield from map(_read, batches)
         return
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        yield from pool.map(_read, batches)
+        for begin in range(0, len(batches), 4 * workers):  # no more wait in memory: 230 KiB a run
+            yield from pool.map(_read, batches[begin : begin + 4 * workers])
 
 
 def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:

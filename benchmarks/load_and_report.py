@@ -4,7 +4,9 @@
 
 The campaigns are blocks of two measured runs under other names: 500 requests, about 2,200
 engine steps and 1,500 GPU samples a run. Their figures mean nothing. Each is loaded and reported in a process of its
-own. BENCHMARK_DIR: a folder for them on the file system of results/.
+own; from outside, every SAMPLE_S seconds, the memory of it and the processes that it started is added up, as PSS (a
+page that several processes share is counted once among them) and as RSS (it is counted for each of them).
+BENCHMARK_DIR: a folder for the campaigns on the file system of results/.
 """
 
 from __future__ import annotations
@@ -18,17 +20,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import duckdb
+import psutil
 
 SOURCE = Path(__file__).parent.parent / "results" / "enforce_eager"
 ARMS = ("graphs", "eager")
+SAMPLE_S = 0.2
 
 
 def make_campaign(root: Path, runs: int) -> None:
     """`runs` folders, two a block, each block on a machine of its own, as all have the same times."""
+    import duckdb  # in a process that maps it too, PSS of the measured ones would be less
+
+    root.mkdir()
     for name in ("campaign.json", "campaign.toml"):
         (root / name).hardlink_to(SOURCE / name)
     for source in (SOURCE / "sittings").glob("*/provenance.json"):
@@ -59,6 +66,28 @@ def make_campaign(root: Path, runs: int) -> None:
         (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
 
+def memory(process: subprocess.Popen[str]) -> Iterator[tuple[float, float]]:
+    """PSS and RSS in MiB of a process and those that it started, each moment's sum, until it has ended."""
+    while process.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            own = psutil.Process(process.pid)
+            now = [_pss_rss(one) for one in (own, *own.children(recursive=True))]
+            yield sum(pss for pss, _ in now), sum(rss for _, rss in now)
+        time.sleep(SAMPLE_S)
+
+
+def _pss_rss(process: psutil.Process) -> tuple[float, float]:
+    """0 of one that has just ended; RSS twice where the system does not tell PSS."""
+    try:
+        rss = process.memory_info().rss / 2**20
+        rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii").split()
+        return int(rollup[rollup.index("Pss:") + 1]) / 1024, rss
+    except (FileNotFoundError, PermissionError):
+        return rss, rss
+    except (psutil.NoSuchProcess, OSError, ValueError):
+        return 0, 0
+
+
 def measure(root: Path) -> Iterator[str]:
     """Runs, counted runs, step rows, seconds of load and report, peak memory (and of a worker) and size of the page."""
     from analysis.db import connect
@@ -66,7 +95,7 @@ def measure(root: Path) -> Iterator[str]:
     from report.render import render
 
     begin, begin_s = _cpu_s(), time.monotonic()
-    summary = load(root, root / "results.duckdb")
+    summary = load(root / "results", root / "results.duckdb")
     loaded = _cpu_s()
     page = render(root / "results.duckdb", root / "out")[0]
     rendered, rendered_s = _cpu_s(), time.monotonic()
@@ -93,14 +122,19 @@ def _cpu_s() -> float:
 
 def main(arguments: list[str]) -> None:
     if arguments[:1] == ["--measure"]:
-        print("| " + " | ".join(measure(Path(arguments[1]))) + " |", flush=True)
+        print("| " + " | ".join(measure(Path(arguments[1]))) + " |", end="")
         return
-    print("| runs | counted | step rows | load, CPU s | report, CPU s | ms a run | wall, s | peak, MiB | HTML, MB |")
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print("| runs | counted | step rows | load, CPU s | report, CPU s | ms a run | wall, s | peak, MiB", end=" | ")
+    print("HTML, MB | sum: PSS (RSS), MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for runs in map(int, arguments or ("40", "400", "4000")):
         with TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR", SOURCE.parent)) as folder:
-            make_campaign(Path(folder), runs)
-            subprocess.run([sys.executable, "-m", "benchmarks.load_and_report", "--measure", folder], check=True)
+            make_campaign(Path(folder) / "results", runs)
+            command = [sys.executable, "-m", "benchmarks.load_and_report", "--measure", folder]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                pss, rss = map(max, zip(*memory(process), strict=True))
+                print(f"{process.communicate()[0]} {pss:,.0f} ({rss:,.0f}) |", flush=True)
+            if process.returncode:
+                raise SystemExit(process.returncode)
 
 
 if __name__ == "__main__":
