@@ -1,7 +1,7 @@
 """The bench client of a run: started early, held back until the go, waited for.
 
-It prints `campaign: ready` when its prompts are built, then waits for one byte on stdin; end of file instead
-makes it leave without measuring.
+It prints `campaign: ready <CLOCK_MONOTONIC ns>` when its prompts are built, then waits for one byte on stdin; end of
+file instead makes it leave without measuring.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from runner.processes import Process
 
-READY = re.compile(rb"^campaign: ready(?: (\d+))?$", re.MULTILINE)
+READY = re.compile(rb"^campaign: ready (\d+)$", re.MULTILINE)
 
 
 class BenchClient(Process):
@@ -30,9 +30,7 @@ class BenchClient(Process):
     def ready_ns(self) -> int | None:
         """When it became ready (CLOCK_MONOTONIC ns, by its own word), None while it is not."""
         match = READY.search(self.log_bytes())
-        if match is None:
-            return None
-        return int(match[1]) if match[1] else time.monotonic_ns()
+        return int(match[1]) if match else None
 
     def go(self) -> int:
         """Release it; returns the moment (CLOCK_MONOTONIC ns)."""
