@@ -92,7 +92,7 @@ class Child(ABC):
 class Process(Child):
     """A child process of this program."""
 
-    stdin = subprocess.DEVNULL  # or a pipe, for `send`
+    stdin = subprocess.DEVNULL  # or a pipe
 
     def __init__(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cpus: Set[int] | None = None
@@ -137,13 +137,6 @@ class Process(Child):
     def poll(self) -> int | None:
         """Exit status, or None while it runs."""
         return self._popen.poll()
-
-    def send(self, data: bytes) -> None:
-        """Write to its stdin and close it. A process that has just ended is no error here; `poll` tells."""
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(data)
-            self._popen.stdin.close()
 
     def group_alive(self) -> bool:
         """Whether any member of its process group still runs (zombies do not)."""

@@ -125,7 +125,9 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
             measured.bench_argv = tuple(
                 host.bench_argv(config, ctx.model, ctx.profile, port=port, seed=seed, result=result)
             )
-            client = BenchClient(measured.bench_argv, setting()[0], ctx.directory / "bench.log", cpus=host.cpus)
+            client = BenchClient(
+                "bench client", measured.bench_argv, setting()[0], ctx.directory / "bench.log", host.cpus
+            )
             stack.callback(client.stop, 0.0)
             watch.client = client
         _until_probed(ctx, measured, watch, port)
