@@ -32,6 +32,12 @@ _CLIENT_TABLE = re.compile(r"^([A-Z][^:\n]{3,60}):\s+(\d+(?:\.\d+)?)\s*$", re.MU
 def read_record(folder: Path) -> RunRecord:
     """run.json, with the files it lists, unchanged, and no others. Raises OSError or ValueError: what is wrong."""
     record = parse_run_record((folder / "run.json").read_bytes(), folder.name)
+    check_files(folder, record)
+    return record
+
+
+def check_files(folder: Path, record: RunRecord) -> None:
+    """Raise OSError or ValueError when the folder's files are not those that its record lists: what is wrong."""
     for name, digest in sorted(record.files_sha256.items()):
         if not (folder / name).is_file():
             raise ValueError(f"{name} is missing")
@@ -40,7 +46,6 @@ def read_record(folder: Path) -> RunRecord:
     unlisted = {path.name for path in folder.iterdir()} - {"run.json", *record.files_sha256}
     if unlisted:
         raise ValueError(f"{min(unlisted)} came in after the run: run.json does not list it")
-    return record
 
 
 def read_evidence(runs: Sequence[tuple[Path, RunRecord]]) -> Iterator[Evidence]:

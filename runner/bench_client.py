@@ -1,7 +1,7 @@
 """The bench client of a run: started early, held back until the go, waited for.
 
-It prints `campaign: ready` when its prompts are built, then waits for one byte on stdin; end of file instead
-makes it leave without measuring.
+It prints `campaign: ready <CLOCK_MONOTONIC ns>` when its prompts are built, then waits for one byte on stdin; end of
+file instead makes it leave without measuring.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 
 from runner.processes import Process
 
-READY = re.compile(rb"^campaign: ready(?: (\d+))?$", re.MULTILINE)
+READY = re.compile(rb"^campaign: ready (\d+)$", re.MULTILINE)
 
 
 class BenchClient(Process):
@@ -22,20 +21,16 @@ class BenchClient(Process):
 
     stdin = subprocess.PIPE
 
-    def __init__(
-        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, cpus: frozenset[int] | None = None
-    ) -> None:
-        super().__init__("bench client", argv, environment, log, cpus)
-
     def ready_ns(self) -> int | None:
         """When it became ready (CLOCK_MONOTONIC ns, by its own word), None while it is not."""
         match = READY.search(self.log_bytes())
-        if match is None:
-            return None
-        return int(match[1]) if match[1] else time.monotonic_ns()
+        return int(match[1]) if match else None
 
     def go(self) -> int:
-        """Release it; returns the moment (CLOCK_MONOTONIC ns)."""
+        """Release it; returns the moment (CLOCK_MONOTONIC ns). One that has just ended is no error: `poll` tells."""
         moment = time.monotonic_ns()
-        self.send(b"g")
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):
+            self._popen.stdin.write(b"g")
+            self._popen.stdin.close()
         return moment

@@ -117,10 +117,9 @@ def main() -> None:
 
 @main.command()
 @plan_options
-@click.option("--workers", type=click.IntRange(1), default=1, help="Say which of so many does what (see `run`).")
-def plan(config: Config, plan: Plan, workers: int) -> None:
+def plan(config: Config, plan: Plan) -> None:
     """Print the runs in order with an estimate of time and disk. Changes nothing."""
-    click.echo(render_plan(plan, config, workers))
+    click.echo(render_plan(plan, config))
 
 
 @main.command(epilog=EXIT_CODES)
@@ -249,10 +248,11 @@ def render_report(
 @results_option
 def status(config: Config, plan: Plan, results: Path) -> None:
     """Show which blocks are done, begun and left. Changes nothing."""
-    from runner.status import is_another, render_status
+    from runner.status import render_status
 
-    click.echo(render_status(results, plan, config))
-    sys.exit(2 if is_another(results, config) else 0)
+    said, of_another = render_status(results, plan, config)
+    click.echo(said)
+    sys.exit(2 if of_another else 0)
 
 
 @main.command(

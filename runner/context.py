@@ -48,19 +48,21 @@ class RunContext:
 
 @dataclass
 class Measured:
-    """Moments (names of Timeline), command lines and texts of a run in progress."""
+    """Moments (names of Timeline), command lines and texts of a run in progress. What has the name of a field of
+    RunRecord goes into it as it is."""
 
     moments: dict[str, int] = field(default_factory=lambda: {"run_begin_ns": time.monotonic_ns()})
     wall_start: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
     serve_argv: tuple[str, ...] = ()
     bench_argv: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    engine_environment: dict[str, str] = field(default_factory=dict)
     container: ContainerFacts | None = None
     engine_version: str | None = None
-    idle_memory_mib: int | None = None
-    gpu_processes: tuple[int, ...] | None = None  # before the start
+    idle_gpu_memory_mib: int | None = None
+    gpu_processes_before: tuple[int, ...] | None = None
     own_processes: set[int] = field(default_factory=set)  # the engine's, at the end of the load
-    cpu: dict[str, float] = field(default_factory=dict)  # shares of the load's time, names of RunRecord
+    cpu_busy_pct: float | None = None
+    cpu_stolen_pct: float | None = None
     metrics: dict[str, bytes] = field(default_factory=dict)  # by "before", "after"
 
     def mark(self, name: str) -> None:

@@ -93,11 +93,6 @@ class LiveDisplay(Display):
     def phase(self, name: str) -> None:
         self._phase, self._phase_begun = name, time.monotonic()
 
-    def finished(self, record: RunRecord, seconds: float) -> None:
-        style = {"valid": "green", "invalid": "yellow", "failed": "red"}[record.status]
-        text = Text.assemble((record.folder, "bold"), " ", (outcome(record), style), f"  {seconds:.1f} s")
-        self._live.console.print(text)
-
     def note(self, text: str) -> None:
         self._live.console.print(Text(text))
 

@@ -139,31 +139,24 @@ def _record(
     if profile is not None:
         load = profile.model_dump(include={"concurrency", "input_tokens", "output_tokens", "range_ratio"})
         load |= {"num_prompts": profile.prompts, "warmup_requests": engine.warmup_requests}
+    known = {name: value for name, value in vars(measured).items() if name in RunRecord.model_fields}
     return RunRecord(
         **ctx.identity.model_dump(),
         **load,
+        **known,
         gpu=ctx.gpu.identity() if ctx.gpu else None,
         engine=EngineIdentity(
             kind=ctx.host.kind, version=measured.engine_version, simulated=ctx.host.kind == "stand-in"
         ),
-        container=measured.container,
         weights=ctx.model.weights,
         instruments=ctx.instruments,
-        wall_start=measured.wall_start,
         status="valid",
         timeline=Timeline(**moments),
-        serve_argv=measured.serve_argv,
-        bench_argv=measured.bench_argv,
-        engine_environment=measured.environment,
         probe_output_tokens=engine.probe.output_tokens,
         num_gpu_blocks=blocks,
         num_gpu_blocks_natural=log.num_gpu_blocks_natural if log is not None and overridden else blocks,
         server_log=log.to_dict() if log is not None else {},
-        idle_gpu_memory_mib=measured.idle_memory_mib,
-        gpu_processes_before=measured.gpu_processes,
         gpu_processes_in_window=foreign,
-        cpu_busy_pct=measured.cpu.get("cpu_busy_pct"),
-        cpu_stolen_pct=measured.cpu.get("cpu_stolen_pct"),
         step_trace_end=TraceEnd(complete=trace.complete, dropped=trace.dropped, errors=trace.errors) if trace else None,
         telemetry_absent_reason=absent,
         files_sha256={path.name: sha256(path) for path in sorted(ctx.directory.iterdir()) if path.is_file()},

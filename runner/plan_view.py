@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runner.config import Config
-from runner.plan import DEFAULT_WINDOW_S, Plan, run_estimate_s, worker_of
+from runner.plan import DEFAULT_WINDOW_S, Plan, run_estimate_s
 from runner.units import duration
 
 LOG_BYTES = 40_000  # compressed server and bench logs, metrics, run.json
@@ -20,29 +20,24 @@ def plan_disk_bytes(plan: Plan, config: Config) -> float:
     return folders * LOG_BYTES + tokens * BYTES_A_TOKEN + plan.estimate_s * BYTES_A_SECOND
 
 
-def render_plan(plan: Plan, config: Config, workers: int = 1) -> str:
-    """A table of primes and runs in the order planned (with who does them, of several workers), the totals, and which
-    estimates are assumed."""
+def render_plan(plan: Plan, config: Config) -> str:
+    """A table of primes and runs in the order planned, the totals, and which estimates are assumed."""
     lines = [f"campaign {config.campaign.name}: {_engine(config)}"]
     if plan.primes:
         lines += ["", "First start of each arm on a machine, when a block first needs it:"]
         primes = [(p.prime_id, ", ".join(p.covers), duration(p.estimate_s)) for p in plan.primes]
         lines += _table(("prime", "for", "about"), primes)
     lines += ["", "Runs in order:"]
-    rows, of = [], worker_of(plan, workers)
-    load_s = dict.fromkeys(range(1, workers + 1), 0.0)
-    for block in plan.blocks:
-        load_s[of[block.block_id]] += block.estimate_s
+    rows = []
     for run in plan.runs:
         about = duration(run_estimate_s(config, run.model, run.profile))
-        row = (run.block_id if run.order_in_block == 0 else "", run.run_id, str(run.seed), about)
-        rows.append((*row, str(of[run.block_id])) if workers > 1 else row)
-    lines += _table(("block", "run", "seed", "about", *["worker"][: workers - 1]), rows)
+        rows.append((run.block_id if run.order_in_block == 0 else "", run.run_id, str(run.seed), about))
+    lines += _table(("block", "run", "seed", "about"), rows)
     megabytes = max(1, round(plan_disk_bytes(plan, config) / 1e6))
     lines += [
         "",
         f"{len(plan.runs)} runs in {len(plan.blocks)} blocks, {len(plan.primes)} primes: "
-        f"about {duration(sum(p.estimate_s for p in plan.primes) + max(load_s.values()))}, {megabytes} MB of results",
+        f"about {duration(plan.estimate_s)}, {megabytes} MB of results",
     ]
     guessed = dict.fromkeys(
         f"{block.model}.{block.profile}"

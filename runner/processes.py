@@ -50,16 +50,14 @@ def free_port() -> int:
     raise PreflightError(f"no free TCP port found between {PORTS[0]} and {PORTS[1]}", "end programs that hold ports")
 
 
-def cpu_shares(cpus: Set[int] | None) -> dict[str, float]:
+def cpu_shares(cpus: Set[int] | None) -> tuple[float, float | None]:
     """Per cent of the time since this thread's last call in which these CPUs (None: all) were busy, and in which the
-    host of this virtual machine gave them to others; what the system does not tell is left out."""
+    host of this virtual machine gave them to others (None: the system does not tell)."""
     all_shares = psutil.cpu_times_percent(percpu=True)
     shares = [share for cpu, share in enumerate(all_shares) if cpus is None or cpu in cpus]
-    busy = {"cpu_busy_pct": fmean(100 - share.idle - getattr(share, "iowait", 0.0) for share in shares)}
+    busy = fmean(100 - share.idle - getattr(share, "iowait", 0.0) for share in shares)
     stolen = [share.steal for share in shares if hasattr(share, "steal")]
-    return {
-        name: round(value, 2) for name, value in (busy | ({"cpu_stolen_pct": fmean(stolen)} if stolen else {})).items()
-    }
+    return round(busy, 2), round(fmean(stolen), 2) if stolen else None
 
 
 class Child(ABC):
@@ -94,7 +92,7 @@ class Child(ABC):
 class Process(Child):
     """A child process of this program."""
 
-    stdin = subprocess.DEVNULL  # or a pipe, for `send`
+    stdin = subprocess.DEVNULL  # or a pipe
 
     def __init__(
         self, name: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, cpus: Set[int] | None = None
@@ -139,13 +137,6 @@ class Process(Child):
     def poll(self) -> int | None:
         """Exit status, or None while it runs."""
         return self._popen.poll()
-
-    def send(self, data: bytes) -> None:
-        """Write to its stdin and close it. A process that has just ended is no error here; `poll` tells."""
-        assert self._popen.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(data)
-            self._popen.stdin.close()
 
     def group_alive(self) -> bool:
         """Whether any member of its process group still runs (zombies do not)."""

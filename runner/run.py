@@ -15,7 +15,7 @@ from runner.context import Measured, RunContext
 from runner.errors import EngineFailed
 from runner.finish import collect, complete
 from runner.memory import utilization_for
-from runner.nvml import NvmlFailed
+from runner.nvml import Gpu, NvmlFailed
 from runner.processes import Child, cpu_shares, free_port, marked
 from runner.telemetry import Telemetry
 from runner.watch import Stopped, Watch, death
@@ -54,47 +54,45 @@ def execute_run(ctx: RunContext) -> RunRecord:
     return complete(ctx, measured, parsed, failure, telemetry)
 
 
-def _used_memory_mib(ctx: RunContext, limit_mib: int) -> int | None:
-    """GPU memory in use once it is within the limit, or when the wait is over; None without a GPU."""
-    if ctx.gpu is None:
-        return None
+def _used_memory_mib(ctx: RunContext, gpu: Gpu, limit_mib: int) -> int:
+    """GPU memory in use once it is within the limit, or when the wait is over."""
     deadline = time.monotonic() + MEMORY_WAIT_S
-    while (used := ctx.gpu.memory_used_mib()) > limit_mib and time.monotonic() < deadline:
+    while (used := gpu.memory_used_mib()) > limit_mib and time.monotonic() < deadline:
         if ctx.stop_requested.wait(0.05):
             raise Stopped
     return used
 
 
-def _holders(ctx: RunContext) -> str:
-    pids = ctx.gpu.processes() if ctx.gpu else None
+def _holders(gpu: Gpu) -> str:
+    pids = gpu.processes()
     return f"processes {', '.join(map(str, pids))}" if pids else "processes that this user cannot see"
 
 
 def _wait_for_idle_gpu(ctx: RunContext, measured: Measured) -> None:
-    if ctx.gpu:
-        ctx.on_phase("waiting for an idle GPU")
-    used = _used_memory_mib(ctx, IDLE_LIMIT_MIB)
-    if used is not None and used > IDLE_LIMIT_MIB:
-        message = f"{used} MiB of GPU memory are in use before the start, by {_holders(ctx)}"
+    if (gpu := ctx.gpu) is None:
+        return
+    ctx.on_phase("waiting for an idle GPU")
+    used = _used_memory_mib(ctx, gpu, IDLE_LIMIT_MIB)
+    if used > IDLE_LIMIT_MIB:
+        message = f"{used} MiB of GPU memory are in use before the start, by {_holders(gpu)}"
         raise EngineFailed(message, "gpu_busy", "end these processes, or choose another GPU with --gpu")
-    measured.idle_memory_mib = used
-    pids = ctx.gpu.processes() if ctx.gpu else None
-    measured.gpu_processes = None if pids is None else tuple(pids)
+    measured.idle_gpu_memory_mib, pids = used, gpu.processes()
+    measured.gpu_processes_before = None if pids is None else tuple(pids)
 
 
 def _wait_for_freed_memory(ctx: RunContext, measured: Measured) -> EngineFailed | None:
     """Until the GPU's memory is what it was before the start; what is wrong if it is not. Raises Stopped."""
-    idle = measured.idle_memory_mib
-    if idle is None:
+    gpu, idle = ctx.gpu, measured.idle_gpu_memory_mib
+    if gpu is None or idle is None:
         return None
     try:
-        used = _used_memory_mib(ctx, idle + MEMORY_SLACK_MIB)
+        used = _used_memory_mib(ctx, gpu, idle + MEMORY_SLACK_MIB)
     except NvmlFailed as error:
         return EngineFailed(error.message, "gpu_lost", error.hint)
-    if used is not None and used > idle + MEMORY_SLACK_MIB:
+    if used > idle + MEMORY_SLACK_MIB:
         return EngineFailed(
             f"{used} MiB of GPU memory are still in use {MEMORY_WAIT_S:.0f} s after the engine's end "
-            f"({idle} MiB before its start), by {_holders(ctx)}",
+            f"({idle} MiB before its start), by {_holders(gpu)}",
             "gpu_memory_not_freed",
             "end these processes; if there are none, reset the GPU",
         )
@@ -109,7 +107,7 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
         host.environment, config, marker=ctx.marker, gpu_index=ctx.gpu.identity().index if ctx.gpu else None
     )
     environments = setting(steps_file=ctx.directory / "steps.csv") if ctx.instruments else setting(plug_in=False)
-    measured.environment = environments[1]
+    measured.engine_environment = environments[1]
     share = utilization_for(config, ctx.gpu)
     measured.serve_argv = tuple(host.serve_argv(config, ctx.model, port, share, ctx.arm_flags, ctx.instruments))
     grace_s = HURRIED_STOP_S
@@ -127,7 +125,9 @@ def _engine(ctx: RunContext, measured: Measured) -> None:
             measured.bench_argv = tuple(
                 host.bench_argv(config, ctx.model, ctx.profile, port=port, seed=seed, result=result)
             )
-            client = BenchClient(measured.bench_argv, setting()[0], ctx.directory / "bench.log", cpus=host.cpus)
+            client = BenchClient(
+                "bench client", measured.bench_argv, setting()[0], ctx.directory / "bench.log", host.cpus
+            )
             stack.callback(client.stop, 0.0)
             watch.client = client
         _until_probed(ctx, measured, watch, port)
@@ -174,7 +174,7 @@ def _load(ctx: RunContext, measured: Measured, watch: Watch, client: BenchClient
     measured.moments["go_ns"] = client.go()
     status = watch.until(client.poll, timeouts.bench_s, "bench_timeout")
     measured.mark("bench_exit_ns")
-    measured.cpu = cpu_shares(host.cpus)
+    measured.cpu_busy_pct, measured.cpu_stolen_pct = cpu_shares(host.cpus)
     watch.call(partial(http.fetch, port, "/health"))
     measured.own_processes = {process.pid for process in marked(ctx.marker)} if ctx.gpu else set()
     if status != 0:

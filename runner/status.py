@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from runner.config import Config, changed_keys, config_fingerprint
 from runner.display import outcome
@@ -15,40 +14,25 @@ from runner.units import duration
 RUN_OPTIONS = {"engine.launcher", "engine.image"}  # `campaign run` may have been given others
 
 
-def is_another(root: Path, config: Config) -> bool:
-    """Whether the folder is of another campaign or kind of engine."""
-    return not {"campaign.name", "engine.kind"}.isdisjoint(_changed(read_header(root), config))
-
-
-def _changed(header: dict[str, Any], config: Config) -> list[str]:
-    return sorted({*changed_keys(header["configuration"], config_fingerprint(config))} - RUN_OPTIONS)
-
-
-def render_status(root: Path, plan: Plan, config: Config) -> str:
+def render_status(root: Path, plan: Plan, config: Config) -> tuple[str, bool]:
     """A warning where `run` would refuse to go on with `config`, a line a block, a line an attempt that did not count;
-    raises StoreError when `root` is no results folder."""
+    and whether the folder is of another campaign or kind of engine. Raises StoreError when it is no results folder."""
     header = read_header(root)
-    (records, unreadable), changed_files = read_records(root), changed_folders(root)
+    records, unreadable = read_records(root)
+    changed_files = changed_folders(root, records)
     records = [record for record in records if record.folder not in {folder.name for folder in changed_files}]
     lines = [f"campaign {header['campaign']} in {root}"]
-    if changed := _changed(header, config):
+    if changed := sorted({*changed_keys(header["configuration"], config_fingerprint(config))} - RUN_OPTIONS):
         lines = [
             f"warning: begun with another configuration, `run` will not go on: {', '.join(changed)} changed",
             *lines,
         ]
-    done, gpus = 0, {record.gpu.uuid for record in records if record.gpu}
+    done = 0
     for block in plan.blocks:
         state = block_state(block, records, None)
         done += state.status == "done"
         missing = f"; missing: {', '.join(state.missing_arms)}" if state.status == "partial" else ""
-        at = {
-            (r.gpu.index, r.gpu.uuid)
-            for r in records
-            if r.gpu and (r.block_id, r.pass_number) == (block.block_id, state.pass_number)
-        }
-        where = "".join(f"; on GPU {index} ({uuid})" for index, uuid in sorted(at)) if len(gpus) > 1 else ""
-        counts = f"{len(state.valid_arms)}/{len(block.arms)} runs"
-        lines.append(f"{state.status:8} {block.block_id} ({counts}{missing}{where})")
+        lines.append(f"{state.status:8} {block.block_id} ({len(state.valid_arms)}/{len(block.arms)} runs{missing})")
     for record in records:
         if record.status != "valid":
             lines.append(f"  {record.folder}: {outcome(record)}")
@@ -58,4 +42,4 @@ def render_status(root: Path, plan: Plan, config: Config) -> str:
     lines += [f"  {path.name}: half-written (in progress, or cut off)" for path in partial]
     spent = sum(seconds for r in records if (seconds := duration_s(r)) is not None)
     lines.append(f"{done} of {len(plan.blocks)} blocks done; {len(records)} runs and primes took {duration(spent)}")
-    return "\n".join(lines)
+    return "\n".join(lines), not {"campaign.name", "engine.kind"}.isdisjoint(changed)

@@ -9,14 +9,14 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from analysis.errors import LoadError
-from analysis.evidence import read_record
+from analysis.evidence import check_files
 from analysis.formats.run_record import RunRecord, parse_run_record
 from analysis.validate import STORE_SCHEMA_VERSION, read_campaign
 from runner.config import Config, changed_keys, config_fingerprint
@@ -59,13 +59,7 @@ def _fsync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _record(folder: Path) -> RunRecord:
-    return parse_run_record((folder / "run.json").read_bytes(), folder.name)
-
-
-def read_records(
-    root: Path, read: Callable[[Path], RunRecord] = _record
-) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
+def read_records(root: Path) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     """Every readable run.json under runs/ and primes/, in folder order; and the folders without one, with the problem.
 
     Such a folder counts as not run.
@@ -76,15 +70,22 @@ def read_records(
         if folder.name.endswith(".partial") or not folder.is_dir():
             continue
         try:
-            records.append(read(folder))
+            records.append(parse_run_record((folder / "run.json").read_bytes(), folder.name))
         except (OSError, ValueError) as error:
             unreadable.append((folder, str(error).splitlines()[0]))
     return records, unreadable
 
 
-def changed_folders(root: Path) -> dict[Path, str]:
-    """Folders with a readable run.json whose files are not those that it lists, each with what is wrong."""
-    return dict(sorted({*read_records(root, read_record)[1]} - {*read_records(root)[1]}))
+def changed_folders(root: Path, records: Iterable[RunRecord]) -> dict[Path, str]:
+    """The records' folders whose files are not those that they list, each with what is wrong."""
+    changed = {}
+    for record in records:
+        folder = root / _FOLDER[record.kind] / record.folder
+        try:
+            check_files(folder, record)
+        except (OSError, ValueError) as error:
+            changed[folder] = str(error)
+    return changed
 
 
 def read_header(root: Path) -> dict[str, Any]:
@@ -96,8 +97,10 @@ def read_header(root: Path) -> dict[str, Any]:
         raise StoreError(error.message, hint) from error
 
 
-def _check_new(root: Path) -> None:
+def _check_place(root: Path) -> None:
     """Raise StoreError when a folder without campaign.json holds runs, or what no start (.lock) of a campaign left."""
+    if (root / "campaign.json").exists():
+        return
     if any((root / "runs").glob("*")):
         raise StoreError(f"{root} holds runs but no campaign.json", "restore it, or use another --results")
     with _as_store_error("use", root):
@@ -110,9 +113,8 @@ def _check_new(root: Path) -> None:
 
 def checked_header(root: Path, config: Config) -> dict[str, Any] | None:
     """campaign.json; None of a new folder. Raises ConfigError when it was begun with a configuration that measures
-    something else, StoreError when it cannot be read or is missing beside runs, or a run's files were changed."""
+    something else, StoreError when it cannot be read, or a run's files were changed."""
     if not (root / "campaign.json").exists():
-        _check_new(root)
         return None
     header = read_header(root)
     if changed := changed_keys(header["configuration"], config_fingerprint(config)):
@@ -120,7 +122,7 @@ def checked_header(root: Path, config: Config) -> dict[str, Any] | None:
             f"{root} was begun with another configuration; changed: {', '.join(changed)}",
             f"restore these values (see {root / 'campaign.toml'}), or use another --results",
         )
-    if damaged := changed_folders(root):  # not moved away: a run may have cost hours
+    if damaged := changed_folders(root, read_records(root)[0]):  # not moved away: a run may have cost hours
         raise StoreError("; ".join(f"{folder}: {problem}" for folder, problem in damaged.items()), MEND)
     return header
 
@@ -153,8 +155,7 @@ class Store:
         another campaign process holds it, or it cannot be read or written.
         """
         root = root.resolve()
-        if not (root / "campaign.json").exists():
-            _check_new(root)
+        _check_place(root)
         with _as_store_error("create", root):
             for name in _PARTS:
                 (root / name).mkdir(parents=True, exist_ok=True)
@@ -183,6 +184,7 @@ class Store:
                 _take(lock, root)
             finally:
                 os.close(lock)
+        _check_place(root)
         begun = checked_header(root, config) is not None
         return f"{root}, {'begun with this configuration, in no use' if begun else 'new'}"
 

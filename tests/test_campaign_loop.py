@@ -399,8 +399,8 @@ def test_changed_configuration_is_refused(config: Config, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"profile.*prompts"):
         sit(load_config(config.path), tmp_path, Script())
     plan = build_plan(config, ["published"])
-    assert "warning" not in render_status(tmp_path / "results", plan, config)
-    said = render_status(tmp_path / "results", plan, load_config(config.path))
+    assert "warning" not in render_status(tmp_path / "results", plan, config)[0]
+    said = render_status(tmp_path / "results", plan, load_config(config.path))[0]
     assert "warning: begun with another configuration, `run` will not go on: profiles.sustained.prompts changed" in said
 
 
@@ -408,7 +408,7 @@ def test_status_forgives_what_is_an_option_of_the_run(config: Config, tmp_path: 
     sit(config, tmp_path, Script())
     engine = config.engine.model_copy(update={"launcher": "container", "image": "x"})
     other = config.model_copy(update={"engine": engine})
-    assert "warning" not in render_status(tmp_path / "results", build_plan(other, ["published"]), other)
+    assert "warning" not in render_status(tmp_path / "results", build_plan(other, ["published"]), other)[0]
 
 
 def test_more_repetitions_are_accepted_and_added(config: Config, tmp_path: Path) -> None:
@@ -442,7 +442,7 @@ def test_a_run_whose_files_were_changed_is_neither_counted_nor_run_over(
     script.changes = {f: {"files_sha256": {"bench.json": digest}} for f in FOLDERS}
     sit(config, tmp_path, script)
     results, plan = tmp_path / "results", build_plan(config, ["published"])
-    assert "2 of 2 blocks done" in render_status(results, plan, config)
+    assert "2 of 2 blocks done" in render_status(results, plan, config)[0]
     folder = results / "runs/7b.graphs.sustained.r1.p1a1"
     if change == "edited":
         (folder / "bench.json").write_text("{ }")
@@ -455,7 +455,7 @@ def test_a_run_whose_files_were_changed_is_neither_counted_nor_run_over(
         sit(config, tmp_path, again)
     assert "remove it, then start the campaign again" in caught.value.hint
     assert again.folders == []
-    said = render_status(results, plan, config)
+    said = render_status(results, plan, config)[0]
     assert "partial  7b.sustained.r1 (2/3 runs; missing: graphs)" in said
     assert f"{folder}: " in said
     assert "1 of 2 blocks done" in said

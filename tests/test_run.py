@@ -340,13 +340,13 @@ def test_the_load_says_how_busy_its_cpus_were_and_what_the_host_took_of_them(
     shares = [SimpleNamespace(idle=20.0, iowait=10.0, steal=4.0), SimpleNamespace(idle=60.0, iowait=0.0, steal=1.0)]
     calls: list[bool] = []
     monkeypatch.setattr("psutil.cpu_times_percent", lambda percpu: calls.append(percpu) or shares)
-    assert cpu_shares({0}) == {"cpu_busy_pct": 70.0, "cpu_stolen_pct": 4.0}
+    assert cpu_shares({0}) == (70.0, 4.0)
     monkeypatch.setenv("CAMPAIGN_STANDIN_SPEED", "60")
     record = execute_run(make())
     assert (record.status, record.cpu_busy_pct, record.cpu_stolen_pct) == ("valid", 55.0, 2.5)
     assert calls == [True] * 3  # once here, at go and at the client's end
     monkeypatch.setattr("psutil.cpu_times_percent", lambda **_: [SimpleNamespace(idle=20.0)])
-    assert cpu_shares(None) == {"cpu_busy_pct": 80.0}
+    assert cpu_shares(None) == (80.0, None)
 
 
 def test_a_process_that_uses_the_gpu_in_the_window_makes_the_run_invalid(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -15,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from runner import nvml, workers
-from runner.cli import main
 from runner.config import load_config, parse_config
 from runner.errors import PreflightError, StoreError
 from runner.plan import build_plan, worker_of
 from runner.processes import marked
-from runner.status import render_status
 from runner.store import Store, read_header, read_records
 from runner.workers import GpuOptions
 from tests.fake_nvml import FakeNvml
@@ -107,13 +103,6 @@ def test_a_worker_gets_its_gpu_its_cpus_and_the_time_that_is_left(monkeypatch: p
     assert own[:8] == [sys.executable, "-m", "runner", "run", "--suite", "mechanism", "--workers", "2"]
     assert " ".join(own[8:]) == "--workers 1 --worker 2/2 --lock 7 --cpus 1,3 --gpu GPU-0000-1 --time-budget 90s"
     assert "--time-budget" not in workers.command_lines([], parts, 7, None)["worker 1"]
-
-
-def test_plan_says_who_does_what(tmp_path: Path) -> None:
-    (tmp_path / "campaign.toml").write_text(toml(("repetitions = 1", "repetitions = 2")))
-    said = CliRunner().invoke(main, ["plan", "--config", str(tmp_path / "campaign.toml"), "--workers", "2"]).output
-    rows = [line.split() for line in said.splitlines() if line.startswith("  7b.small.r")]
-    assert {row[0]: row[-1] for row in rows} == {"7b.small.r1": "1", "7b.small.r2": "2"}
 
 
 # -- waiting for them
@@ -268,16 +257,3 @@ def test_an_arm_that_cannot_start_costs_its_blocks_once(tmp_path: Path) -> None:
     assert said.count("out_of_memory") == 2, "each arm's first start is tried by the parent alone"
     assert "worker 2 | " in said
     assert "skipped, the first start" in said
-
-
-def test_status_names_the_gpu_of_a_block_where_there_are_several(tmp_path: Path) -> None:
-    ended(start(tmp_path, "--workers", "1"))
-    plan, results = build_plan(CONFIG, ["published"]), tmp_path / "results"
-    assert "GPU" not in render_status(results, plan, CONFIG)
-    for path in results.glob("runs/*/run.json"):
-        record = json.loads(path.read_text())
-        index = record["repetition"] - 1
-        record["gpu"] = {"index": index, "uuid": f"GPU-{index}", "name": "x", "memory_total_mib": 1}
-        path.write_text(json.dumps(record))
-    said = render_status(results, plan, CONFIG)
-    assert "7b.small.r2 (2/2 runs; on GPU 1 (GPU-1))" in said

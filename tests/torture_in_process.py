@@ -205,7 +205,8 @@ class Player:
         if client:
             client[client.index("--seed") + 1] = str(ctx.identity.seed)
         measured.serve_argv, measured.bench_argv = before.serve_argv, tuple(client)
-        measured.environment, measured.engine_version = before.environment, before.engine_version
+        measured.engine_environment = before.engine_environment
+        measured.engine_version = before.engine_version
         measured.metrics = {n.removeprefix("metrics_"): d for n, d in files.items() if n.startswith("metrics_")}
         if fault == "interrupted":
             raise KeyboardInterrupt

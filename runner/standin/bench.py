@@ -1,7 +1,7 @@
 """The face of `vllm bench serve`: random prompts, a closed loop, the result file with the engine's keys.
 
-Hold-back: with a ready-check timeout above 0 it prints `campaign: ready` when its prompts are built, then
-waits for one byte on stdin; the end of stdin ends it without a run (exit 1).
+Hold-back: with a ready-check timeout above 0 it prints `campaign: ready <CLOCK_MONOTONIC ns>` when its prompts are
+built, then waits for one byte on stdin; the end of stdin ends it without a run (exit 1).
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def bench(argv: list[str]) -> int:
     prompts = _prompts(args)
     print("SIMULATED: the stand-in's bench client, not vLLM's.")
     if args.ready_check_timeout_sec > 0:
-        print("campaign: ready", flush=True)
+        print(f"campaign: ready {time.monotonic_ns()}", flush=True)
         if not sys.stdin.buffer.read(1):
             return 1
     result = result_document(args, *asyncio.run(_run(args, prompts)))

@@ -93,15 +93,12 @@ def parse_serve(argv: list[str]) -> ServeSettings:
     parser, modes = VllmParser(FLAGS), get_args(GraphMode)
     parser.add_argument("model")
     parser.add_argument("--cudagraph-capture-sizes", type=int, nargs="+")
-    parser.add_argument("-cc.mode", type=str.upper, default="VLLM_COMPILE")
     parser.add_argument("-cc.cudagraph_mode", type=str.upper, choices=modes, default="FULL_AND_PIECEWISE")
     args = vars(parser.parse_args(argv))
     given = {name: value for name, value in args.items() if value != parser.get_default(name)}
     args["tokenizer"] = args["tokenizer"] or args["model"]
-    compiled = not args["enforce_eager"] and args["cc.mode"] not in ("NONE", "0")
-    mode, seqs = args["cc.cudagraph_mode"], args["max_num_seqs"]
-    if args["enforce_eager"] or (not compiled and "PIECEWISE" in mode):
-        mode = "NONE"
+    compiled, seqs = not args["enforce_eager"], args["max_num_seqs"]
+    mode: GraphMode = args["cc.cudagraph_mode"] if compiled else "NONE"
     default = default_capture_sizes(seqs, args["max_cudagraph_capture_size"])
     sizes = () if mode == "NONE" else tuple(sorted(set(args["cudagraph_capture_sizes"] or default)))
     graphs = {"PIECEWISE": len(sizes) if "PIECEWISE" in mode else 0}

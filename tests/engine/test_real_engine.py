@@ -131,7 +131,7 @@ def test_a_client_without_a_server_yields_no_valid_run(
     result = tmp_path / "bench.json"
     argv = host.bench_argv(config, model, profile, port=free_port(), seed=1, result=result)
     environment, _ = host.environment(config, marker="test:dead-server")
-    client = BenchClient(argv, environment, tmp_path / "bench.log")
+    client = BenchClient("bench client", argv, environment, tmp_path / "bench.log")
     try:
         deadline = time.monotonic() + 120
         while client.ready_ns() is None and client.poll() is None and time.monotonic() < deadline:
