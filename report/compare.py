@@ -20,17 +20,14 @@ def pairs(table: Table, other: Table | None, shown: Sequence[int], mark: str = "
     if other is None:
         return [[(cells.text(row[i]), None) for i in shown] for row in table.rows]
     key = [i for i in _key(table, other) if table.columns[i] != "setup"]
-    theirs = dict(_keyed(other.rows, key))
+    ours, theirs = ({p: [cells.text(row[i]) for i in shown] for p, row in _keyed(t.rows, key)} for t in (table, other))
     rows: list[list[Pair]] = []
-    for place, row in _keyed(table.rows, key):
-        own, match = [cells.text(row[i]) for i in shown], theirs.pop(place, None)
-        texts = [cells.text(match[i]) for i in shown] if match else own
-        rows.append([(cell, None if cell == text else mark + text) for cell, text in zip(own, texts, strict=True)])
-        if match is None:
-            rows[-1][0] = (own[0], ABSENT)
-    for row in theirs.values():
-        rows.append([("–", mark + cells.text(row[i])) for i in shown])
-        rows[-1][0] = (ABSENT, rows[-1][0][1])
+    for place in ours | theirs:
+        own = ours.get(place, [ABSENT, *["–"] * (len(shown) - 1)])
+        if place in theirs:
+            rows.append([(a, None if a == b else mark + b) for a, b in zip(own, theirs[place], strict=True)])
+        else:
+            rows.append([(own[0], ABSENT), *((cell, None) for cell in own[1:])])
     return rows
 
 
