@@ -18,34 +18,40 @@ from analysis.load import load
 from tests import make_store
 
 
-def decode_steps(folder: Path) -> list[tuple[int, float]]:
-    """Decoding requests and milliseconds of each step in the window that only decodes."""
+def decode_fives(folder: Path) -> list[tuple[int, float]]:
+    """Decoding requests and mean milliseconds of five steps in a row, in the window, that only decode as many."""
     record = (folder / "run.json").read_text(encoding="utf-8")
     begin, end = (int(record.split(f'"{name}": ')[1].split(",")[0]) for name in ("window_begin_ns", "bench_exit_ns"))
     columns = "t_ns, generated_tokens, prompt_tokens, coalesce(unpadded_tokens, 0)"
     rows = duckdb.sql(f"SELECT {columns} FROM '{folder}/steps.parquet' ORDER BY step").fetchall()
     rows = [row for row in rows if begin <= row[0] <= end]
-    return [
-        (row[1], (row[0] - before[0]) / 1e6)
-        for before, row in pairwise(rows)
-        if not row[2] and (row[1] or 0) >= max(row[3], 1)
-    ]
+    found, five = [], []
+    for before, row in pairwise(rows):
+        decoding = row[1] if not row[2] and (row[1] or 0) >= max(row[3], 1) else None
+        if five and five[0][0] != decoding:
+            five = []
+        if decoding is not None:
+            five.append((decoding, (row[0] - before[0]) / 1e6))
+        if len(five) == 5:
+            found.append((decoding, sum(ms for _, ms in five) / 5))
+            five = []
+    return found
 
 
 def quantiles(folder: Path) -> tuple[int, int, list[float]]:
-    """Commonest number of decoding requests, its decode steps, their 10th, 50th and 90th percentile in ms."""
-    decode = decode_steps(folder)
-    ((decoding, count),) = Counter(level for level, _ in decode).most_common(1)
-    return decoding, count, list(np.percentile([ms for level, ms in decode if level == decoding], [10, 50, 90]))
+    """Commonest number of decoding requests, its steps, the 10th, 50th and 90th percentile of the fives in ms."""
+    fives = decode_fives(folder)
+    ((decoding, count),) = Counter(level for level, _ in fives).most_common(1)
+    return decoding, 5 * count, list(np.percentile([ms for level, ms in fives if level == decoding], [10, 50, 90]))
 
 
 def stalled_s(folder: Path) -> float:
-    """Seconds over 1.02 times the 10th percentile, by decoding requests."""
+    """Seconds over 1.02 times the 10th percentile of the fives, by decoding requests."""
     levels: dict[int, list[float]] = {}
-    for level, ms in decode_steps(folder):
+    for level, ms in decode_fives(folder):
         levels.setdefault(level, []).append(ms)
     groups = [np.array(times) for times in levels.values() if len(times) >= 20]
-    return float(sum(np.maximum(0, times - 1.02 * np.percentile(times, 10)).sum() for times in groups)) / 1e3
+    return 5 * float(sum(np.maximum(0, times - 1.02 * np.percentile(times, 10)).sum() for times in groups)) / 1e3
 
 
 def records(root: Path, name: str) -> list[dict[str, Any]]:
@@ -82,21 +88,33 @@ def test_what_is_taken_off_is_that_of_the_traces(tmp_path: Path) -> None:
     assert float(rows["graphs"]["computed_ratio"]) == pytest.approx(computed["graphs"] / computed["eager"], abs=0.0006)
 
 
-def test_a_run_that_stalls_has_more_taken_off(tmp_path: Path) -> None:
-    """Every third step of a run with graphs takes 8 ms more, the one after it as much less."""
-    root = make_store.recorded_store(tmp_path / "r")
+def shifted(root: Path, shift_ns: str) -> dict[str, dict[str, Any]]:
+    """The tables of the stalls, before and after the moments of a run with graphs are moved: SQL on step and t_ns."""
     before = {row["arm"]: row for row in records(root, "09_stalls")}["graphs"]
-    stalled = root / "runs/32b.graphs.sustained.r1.p1a1/steps.parquet"
+    steps = root / "runs/32b.graphs.sustained.r1.p1a1/steps.parquet"
     con = duckdb.connect()
-    con.execute(f"CREATE TABLE t AS SELECT *, lead(t_ns) OVER (ORDER BY step) AS after FROM '{stalled}'")
-    con.execute("UPDATE t SET t_ns = t_ns + 8000000 WHERE step % 3 = 1 AND after > t_ns + 9000000")
-    con.execute(f"COPY (SELECT * EXCLUDE after FROM t ORDER BY step) TO '{stalled}' (FORMAT parquet)")
-    record = json.loads((stalled.parent / "run.json").read_text())
-    record["files_sha256"]["steps.parquet"] = hashlib.sha256(stalled.read_bytes()).hexdigest()
-    (stalled.parent / "run.json").write_text(json.dumps(record))
-    after = {row["arm"]: row for row in records(root, "09_stalls")}["graphs"]
-    assert float(before["taken_off_pct"]) < 2
-    assert float(after["taken_off_pct"]) > 8
+    con.execute(f"CREATE TABLE t AS SELECT *, lead(t_ns) OVER (ORDER BY step) - t_ns AS gap FROM '{steps}'")
+    con.execute(f"UPDATE t SET t_ns = t_ns + {shift_ns}")
+    con.execute(f"COPY (SELECT * EXCLUDE gap FROM t ORDER BY step) TO '{steps}' (FORMAT parquet)")
+    record = json.loads((steps.parent / "run.json").read_text())
+    record["files_sha256"]["steps.parquet"] = hashlib.sha256(steps.read_bytes()).hexdigest()
+    (steps.parent / "run.json").write_text(json.dumps(record))
+    return {"before": before, "after": {row["arm"]: row for row in records(root, "09_stalls")}["graphs"]}
+
+
+def test_a_run_that_stalls_has_more_taken_off(tmp_path: Path) -> None:
+    """Ten steps take 5 ms more, the next ten as much less, and so on."""
+    root = make_store.recorded_store(tmp_path / "r")
+    run = shifted(root, "CASE WHEN step BETWEEN 200 AND 2000 THEN 5000000 * least(step % 20, 20 - step % 20) ELSE 0 END")
+    assert float(run["before"]["taken_off_pct"]) < 2
+    assert float(run["after"]["taken_off_pct"]) > 7
+
+
+def test_moments_that_are_late_now_and_then_take_nothing_off(tmp_path: Path) -> None:
+    """Every second moment is 8 ms late: single steps look like 28 and 12 ms, five in a row hardly change."""
+    root = make_store.recorded_store(tmp_path / "r")
+    run = shifted(root, "CASE WHEN step % 2 = 1 AND gap > 9000000 THEN 8000000 ELSE 0 END")
+    assert float(run["after"]["taken_off_pct"]) < 4  # of single steps it would be over 20
 
 
 def test_a_preempted_request_that_is_read_in_anew_is_no_decode_step(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ WITH e AS (
            CASE is_ WHEN 'not resolved' THEN cell || ' not resolved (n = ' || n || '), measured ratio ' || format('{:.3f}', ratio.mean) ELSE cell || ' ' || is_ || ', ratio ' || estimate_text(f3(ratio)) END AS told
     FROM e
 ),
-computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules, n = {})', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) - 1), 100 * (max(ratio.mean) - 1), any_value(n)) AS pct FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
+computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules)', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) - 1), 100 * (max(ratio.mean) - 1)) AS pct, any_value(ln(ratio.mean)) FILTER (metric = 'capped_tok_s') AS l FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
 cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
-totals AS (SELECT * FROM cells WHERE arm_a = 'graphs' AND arm_b = 'eager'),
+totals AS (SELECT cells.* REPLACE (told || CASE WHEN is_ <> 'not resolved' AND abs(l) < abs(ln(ratio.mean)) / 2 THEN ' (provisional: computed without the host''s stalls, less than half of it is left, ' || pct || ')' ELSE '' END AS told) FROM cells LEFT JOIN computed USING (setup, cell, arm_a, arm_b) WHERE arm_a = 'graphs' AND arm_b = 'eager'),
 unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
 trimmed AS (SELECT *, n < 3 AS open, is_ <> 'lower' AND NOT open AS advised FROM cells WHERE arm_a = 'graphs_trimmed' AND arm_b = 'graphs'),
 padding AS (SELECT setup, model, profile, arm, format('{:.1f}% (n = {})', 100 * estimate.mean, estimate.n) AS pct FROM estimates WHERE metric = 'padded_share_full' AND estimate.mean IS NOT NULL),
