@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from math import exp
 from pathlib import Path
 
 import pytest
 
+from analysis.db import connect, read_tables
 from analysis.load import load
 from report.render import render
 from tests import make_store
@@ -37,8 +39,9 @@ def test_the_page_is_that_of_the_results(tmp_path: Path) -> None:
 )
 def test_the_words_are_those_that_n_allows(tmp_path: Path, repetitions: int, verdict: str) -> None:
     text = page(make_store.synthetic_store(tmp_path / "r", repetitions=repetitions, edges=False), tmp_path)
-    blocks, beside, _, ratio, said = row(text, "32b sporadic")[1:]
-    assert (blocks, beside, said) == (str(repetitions), "0", verdict)
+    load, blocks, machines, beside, _, ratio, said = row(text, "32b sporadic")[1:]
+    assert (blocks, machines, beside, said) == (str(repetitions), "1", "0", verdict)
+    assert re.fullmatch(r"\d+ requests, 1 at once, \d+ in, \d+ out", load)
     assert ("[" in ratio) == (repetitions > 1)
     if repetitions < 3:
         assert "graphs higher" not in text
@@ -95,8 +98,8 @@ def test_a_cell_of_the_study_without_a_run_is_not_measured(tmp_path: Path) -> No
     )
     make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",))
     text = page(root, tmp_path)
-    assert row(text, "7b sporadic")[1:] == ["0", "0", "none", "not measured", "not measured"]
-    assert row(text, "7b sustained")[1:] == ["1", "0", "eager", "not measured", "not measured"]
+    assert row(text, "7b sporadic")[1:] == ["none ran", "0", "0", "0", "none", "not measured", "not measured"]
+    assert row(text, "7b sustained")[2:] == ["1", "1", "0", "eager", "not measured", "not measured"]
 
 
 def test_a_simulated_campaign_says_so(tmp_path: Path) -> None:
@@ -109,3 +112,32 @@ def test_a_simulated_campaign_says_so(tmp_path: Path) -> None:
 def test_the_data_that_ships_is_small() -> None:
     used = sum(path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file())
     assert used <= LARGEST_MB * 1e6
+
+
+def test_a_machine_counts_once_however_many_blocks_it_ran(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "r")
+    for repetition, machine in ((1, "boot-1"), (2, "boot-2"), (3, "boot-2")):
+        for arm in ("graphs", "eager"):
+            make_store.synthetic_run(root, "7b", arm, "sporadic", repetition, ("graphs", "eager"), machine_id=machine)
+    page(root, tmp_path)
+    with connect(tmp_path / "d.duckdb") as con:
+        (table,) = (t for t in read_tables(con) if t.name == "09_machines")
+        logs = con.execute("""SELECT ln(a.bench_output_tok_s / b.bench_output_tok_s)
+            FROM runs a JOIN runs b USING (pair_id)
+            WHERE a.arm = 'graphs' AND b.arm = 'eager' ORDER BY a.repetition""").fetchall()
+    (found,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    one, two, three = (log for (log,) in logs)
+    assert found["blocks"] == [1, 2]
+    assert found["graphs_over_eager"]["n"] == 2
+    assert [float(p) for p in found["points"]] == [round(exp(one), 3), round(exp((two + three) / 2), 3)]
+
+
+def test_advice_that_rests_on_stalls_is_provisional() -> None:
+    text = (ROOT / "FINDINGS.md").read_text(encoding="utf-8")
+    (advice,) = (line for line in text.splitlines() if line.startswith("**What to set?**"))
+    told = {
+        cell: advice.split(f"{cell} higher")[1].split(";")[0].split(". ")[0]
+        for cell in ("32b sustained", "7b sustained")
+    }
+    assert "provisional" in told["32b sustained"]
+    assert "provisional" not in told["7b sustained"]

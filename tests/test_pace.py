@@ -105,7 +105,8 @@ def shifted(root: Path, shift_ns: str) -> dict[str, dict[str, Any]]:
 def test_a_run_that_stalls_has_more_taken_off(tmp_path: Path) -> None:
     """Ten steps take 5 ms more, the next ten as much less, and so on."""
     root = make_store.recorded_store(tmp_path / "r")
-    run = shifted(root, "CASE WHEN step BETWEEN 200 AND 2000 THEN 5000000 * least(step % 20, 20 - step % 20) ELSE 0 END")
+    late = "5000000 * least(step % 20, 20 - step % 20)"
+    run = shifted(root, f"CASE WHEN step BETWEEN 200 AND 2000 THEN {late} ELSE 0 END")
     assert float(run["before"]["taken_off_pct"]) < 2
     assert float(run["after"]["taken_off_pct"]) > 7
 

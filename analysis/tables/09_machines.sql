@@ -4,11 +4,11 @@
 WITH places AS (
     SELECT setup, pair_id, machine_id, min(wall_start) OVER (PARTITION BY machine_id) AS first FROM runs WHERE counted AND kind = 'run'
 ), machines AS (
-    SELECT setup, metric, model, profile, first, avg(CASE WHEN a.value > 0 AND b.value > 0 THEN ln(a.value / b.value) END) AS l, avg(a.value - b.value) AS difference, count(*) AS blocks
+    SELECT setup, metric, model, profile, machine_id, first, avg(CASE WHEN a.value > 0 AND b.value > 0 THEN ln(a.value / b.value) END) AS l, avg(a.value - b.value) AS difference, count(*) AS blocks
     FROM run_values a JOIN run_values b USING (setup, metric, model, profile, pair_id) JOIN (SELECT DISTINCT * FROM places) USING (setup, pair_id)
     WHERE a.arm = 'graphs' AND b.arm = 'eager' AND metric IN ('output_tok_s', 'start_s') AND profile <> '(all)' GROUP BY ALL
 ), means AS (
-    SELECT setup, model, profile, metric, list(blocks ORDER BY first) AS blocks, mean95(l) AS l, mean95(difference) AS difference, list(exp(l) ORDER BY first) AS points FROM machines GROUP BY ALL
+    SELECT setup, model, profile, metric, list(blocks ORDER BY first, machine_id) AS blocks, mean95(l) AS l, mean95(difference) AS difference, list(exp(l) ORDER BY first, machine_id) AS points FROM machines GROUP BY ALL
 ), ratios AS (
     SELECT *, struct_pack(mean := exp(l.mean), lo := exp(l.lo), hi := exp(l.hi), n := l.n) AS ratio FROM means
 )
