@@ -89,6 +89,7 @@ def _machine() -> dict[str, Any]:
         "cpu": _match(r"^model name\s*: (.*)$", "/proc/cpuinfo"),
         "cpus_logical": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
+        "cpu_siblings": _read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"),  # share a core with CPU 0
         "cpu_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory_mib": psutil.virtual_memory().total // 2**20,
         "load_average_1min": os.getloadavg()[0],
