@@ -25,8 +25,8 @@ $(VENV)/.ready: requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: venv ## a small campaign on the stand-in engine and its report (no GPU; SIMULATED figures), in out/demo
-	rm -rf out/demo
-	CAMPAIGN_STANDIN_SPEED=50 $(BIN)/campaign run --config examples/demo.toml --suite published,mechanism --results out/demo/results
+	CAMPAIGN_STANDIN_SPEED=50 $(BIN)/campaign run --config examples/demo.toml --suite published,mechanism --results out/demo/results || \
+	  { code=$$?; [ $$code -ne 2 ] || echo "next: or begin anew with: rm -r out/demo; make demo" >&2; exit $$code; }
 	$(BIN)/campaign load out/demo/results --database out/demo/results.duckdb
 	$(BIN)/campaign report --database out/demo/results.duckdb --out out/demo/report
 

@@ -39,7 +39,7 @@ _MARKS = {"measured": "m", "fitted": "f", "given": "g", "assumed": "a", "compute
 def _per_arm(value: str) -> dict[str, str]:
     pairs = [part.split("=") for part in value.split(",")]
     if any(len(pair) != 2 for pair in pairs) or len({arm for arm, _ in pairs}) < len(pairs):
-        raise ValueError("ARM=NUMBER, several arms with commas, was expected")
+        raise ValueError("ARM=NUMBER, several arms with commas and none within numbers, was expected")
     return dict(pairs)
 
 
@@ -319,7 +319,8 @@ class _Case:
             try:
                 self.predicted[kv_tokens] = predict(config, self.lengths, self.concurrency)
             except SchedulingError as error:
-                raise LoadError(f"the load cannot run: {error}", "give shorter requests or a larger pool") from error
+                hint = "give shorter requests, a larger pool or a larger --max-model-len"
+                raise LoadError(f"the load cannot run: {error}", hint) from error
         return self.predicted[kv_tokens]
 
     def prompts(self, found: Prediction) -> float:

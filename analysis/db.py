@@ -18,6 +18,7 @@ TABLES = _HERE / "tables"
 CHARTS = _HERE / "charts"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
 FINDINGS = _HERE / "findings"  # tables of FINDINGS.md, besides some of the report
+_HINT = "name a database that `campaign load` made, or a results folder instead, e.g. results/enforce_eager"
 _SETTINGS = (
     "SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = 0; SET memory_limit = '500MiB'"
 )
@@ -46,13 +47,12 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
     Raises LoadError when there is none or it is not one.
     """
     if read_only and not database.is_file():
-        raise LoadError(f"{database}: no such database", "run `campaign load` first, or name one with --database")
+        raise LoadError(f"{database}: no such database", _HINT)
     try:
         con = duckdb.connect(str(database), read_only=read_only)
         con.execute(_SETTINGS)
     except duckdb.Error as error:
-        hint = "name another with --database"
-        raise LoadError(f"{database} cannot be opened as a database: {error}", hint) from error
+        raise LoadError(f"{database} cannot be opened as a database: {error}", _HINT) from error
     return con
 
 

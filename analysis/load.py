@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import duckdb
 
 from analysis.claims import add_study
-from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect
+from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect, run_sql
 from analysis.errors import LoadError
 from analysis.evidence import PARQUET, insert, insert_parquet
 from analysis.gate import Evidence
@@ -30,23 +30,24 @@ _BENCH = {f"bench_{key}": key for key in ("completed", "failed", "mean_ttft_ms",
 _BENCH |= {"bench_duration_s": "duration", "bench_output_tok_s": "output_throughput"}
 _BENCH |= {f"bench_{tokens}": f"total_{tokens}" for tokens in ("input_tokens", "output_tokens")}
 _SAMPLE = ("folder", "moment", "name", "labels", "value")  # columns of the table metrics
+_SUMMARY_SQL = Path(__file__).with_name("load_summary.sql")
 _Connection = duckdb.DuckDBPyConnection
 _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True)
 class LoadSummary:
-    """What was loaded. `runs` counts attempts; `counted` those that the figures rest on."""
+    """What was loaded. `runs` counts attempts; `counted` those that the figures rest on; `lost` says how many do not,
+    and why."""
 
     database: Path
     runs: int
     counted: int
     primes: int
-    unreadable: tuple[str, ...]  # their names
+    lost: str
 
     def __str__(self) -> str:
-        names = f"{', '.join(self.unreadable)} (next: `campaign validate` says why)"
-        lost = f", {len(self.unreadable)} unreadable: {names}" if self.unreadable else ""
+        lost = f", {self.lost} (next: the report's table of runs set aside; `campaign validate`)" if self.lost else ""
         return f"{self.database}: {self.runs} runs ({self.counted} counted), {self.primes} primes{lost}"
 
 
@@ -103,8 +104,6 @@ def load(results: Path, database: Path) -> LoadSummary:
             insert(con, "student_t", quantiles)
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
-            ((runs, counted, primes),) = con.execute("SELECT attempts, counted, primes FROM summary").fetchall()
-            unreadable = tuple(place for (place,) in con.execute("SELECT folder FROM unreadable ORDER BY 1").fetchall())
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
         raise LoadError(f"{database} cannot be written: {error}", _ELSEWHERE) from error
@@ -112,7 +111,23 @@ def load(results: Path, database: Path) -> LoadSummary:
         for leftover in (temporary, temporary.with_name(temporary.name + ".wal")):
             with suppress(OSError):
                 leftover.unlink()
-    return LoadSummary(database, runs, counted, primes, unreadable)
+    return summarise(database)
+
+
+def summarise(database: Path) -> LoadSummary:
+    """What a database holds. Raises LoadError: none, or of another version."""
+    with connect(database) as con:
+        facts = run_sql(con, database, _SUMMARY_SQL.read_text(encoding="utf-8")).fetchone() or ()
+        return LoadSummary(database, *facts)
+
+
+def sittings(results: Path | None, database: Path) -> set[str]:
+    """The ids of a results folder or else a database. Raises LoadError when it is none."""
+    if results is not None:
+        read_campaign(results)
+        return {path.name for path in (results / "sittings").glob("*")}
+    with connect(database) as con:
+        return {name for (name,) in run_sql(con, database, "SELECT sitting_id FROM attempts").fetchall()}
 
 
 def _all_or_nothing(

@@ -25,6 +25,7 @@ from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
 
 STORE_SCHEMA_VERSION = 1  # of campaign.json
+_DATABASE = "; `report`, `check` and `advise` take a loaded database with --database"
 _AT_ONCE = 16  # folders whose rows are in memory
 EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 
@@ -113,9 +114,8 @@ def read_campaign(results: Path) -> dict[str, Any]:
         return header | {"campaign": str(header["campaign"]), "configuration": dict(header["configuration"])}
     except (FileNotFoundError, NotADirectoryError) as error:
         given = "it has no campaign.json" if results.is_dir() else "a file" if results.exists() else "no such folder"
-        raise LoadError(
-            f"{results} is not a results folder: {given}", "give a results folder; a loaded database goes to --database"
-        ) from error
+        hint = "give a results folder that is there, e.g. results/enforce_eager"
+        raise LoadError(f"{results} is not a results folder: {given}", hint + _DATABASE * results.is_file()) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
 

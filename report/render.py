@@ -7,6 +7,8 @@ Same database content, same bytes: no clock, no locale, no paths of this machine
 from __future__ import annotations
 
 import base64
+import html
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from report.compare import Pair, pairs
 
 _TEMPLATES = Path(__file__).parent / "templates"
 SIMULATED = "SIMULATED"
+_ELSEWHERE = "choose another folder with --out"
 _LONG = 32  # characters; longer cells may wrap
 
 
@@ -89,6 +92,19 @@ def render(database: Path, out: Path, price: float | None = None, against: Path 
     return _write(out, files)
 
 
+def check_folder(out: Path, sittings: set[str], source: Path) -> None:
+    """Raise LoadError where `out` holds a report on runs of none of these sittings, which are those of `source`."""
+    try:
+        found = ("".join(map(Path.read_text, sorted(out.glob(name)))) for name in ("report*.html", "csv/*_runs*.csv"))
+        pages, runs = found
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{out} cannot be read: {error}", _ELSEWHERE) from error
+    if runs.count("\n") > 1 and not any(sitting in runs for sitting in sittings):
+        title = html.unescape(", ".join(re.findall("<title>(.*)</title>\n<style>", pages)))
+        told = f"{out} holds a report on other runs ({title}), not on those of {source}: it is not replaced"
+        raise LoadError(told, f"name another folder with --out DIR; --out {out} replaces what is there")
+
+
 def _write(out: Path, files: dict[str, str]) -> list[Path]:
     try:
         for pattern in ("report*.html", "report*.md", "PROVENANCE*.md", "FINDINGS*.md", "csv/*.csv", "charts/*.svg"):
@@ -98,7 +114,7 @@ def _write(out: Path, files: dict[str, str]) -> list[Path]:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(content.encode("utf-8"))
     except OSError as error:
-        raise LoadError(f"{out} cannot be written: {error}", "choose another folder with --out") from error
+        raise LoadError(f"{out} cannot be written: {error}", _ELSEWHERE) from error
     return [out / name for name in files]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from analysis.errors import LoadError
 from runner.config import Config, load_config
@@ -230,9 +231,13 @@ def render_report(
     """The report in `out`, of a database that is first loaded from `results` if given; prints its files, the page last.
     `against`: another results folder or database."""
     from analysis.load import load as load_results
+    from analysis.load import summarise
     from report.render import render
 
     interruptible()
+    if against is not None and not against.exists():
+        hint = "give --against a results folder or a database that is there, e.g. results/enforce_eager"
+        raise LoadError(f"{against}: no such file or folder", hint)
     if results is not None:
         click.echo(str(load_results(results, database)))
     if against is not None and against.is_dir():
@@ -240,6 +245,8 @@ def render_report(
         click.echo(f"against {summary}")
         against = summary.database
     page, *others = render(database, out, price, against)
+    if results is None and (summary := summarise(database)).lost:
+        click.echo(str(summary))
     click.echo("\n".join(map(str, (*others, page))))
 
 
@@ -300,8 +307,13 @@ def load(results: Path, database: Path) -> None:
 def report(results: Path | None, database: Path, out: Path, price: float | None, against: Path | None) -> None:
     """Render the report from a database; of a results folder if one is given, loaded into OUT/results.duckdb.
 
-    Needs no network and no GPU.
+    A report on another campaign that is in OUT is replaced only where --out is given. Needs no network and no GPU.
     """
+    from analysis.load import sittings
+    from report.render import check_folder
+
+    if click.get_current_context().get_parameter_source("out") is ParameterSource.DEFAULT:
+        check_folder(out, sittings(results, database), results or database)
     render_report(results, out / "results.duckdb" if results else database, out, price, against)
 
 

@@ -430,7 +430,7 @@ def test_a_wrong_path_is_named_with_what_it_is(tmp_path: Path, name: str, said: 
     done = CliRunner().invoke(main, ["advise", str(tmp_path / name)])
     assert done.exit_code == 2
     assert f"error: {tmp_path / name} is not a results folder: {said}\n" in done.output
-    assert "next: give a results folder; a loaded database goes to --database" in done.output
+    assert "next: give a results folder that is there, e.g. results/enforce_eager" in done.output
 
 
 def test_documented_example_is_what_the_command_prints() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from analysis.db import connect
 from analysis.errors import LoadError
-from analysis.load import load
+from analysis.load import load, summarise
 from runner.files import sha256
 from tests import make_store
 
@@ -116,8 +116,9 @@ def test_set_aside_and_unreadable(synthetic: Path, tmp_path: Path) -> None:
         },
     }
     assert [row[0] for row in query(database, "SELECT folder FROM unreadable")] == ["runs/7b.graphs.sporadic.r93.p1a1"]
-    assert summary.unreadable == ("runs/7b.graphs.sporadic.r93.p1a1",)
-    assert "unreadable" in str(summary)
+    assert "5 set aside: 2 pass incomplete: no valid run of eager in " in str(summary)
+    assert "1 unreadable: runs/7b.graphs.sporadic.r93.p1a1 (next: " in str(summary)
+    assert summarise(database) == summary
 
 
 def test_superseded_attempt_and_incomplete_newer_pass(tmp_path: Path) -> None:

@@ -279,6 +279,32 @@ def test_report_of_another_kind_leaves_no_stale_files(database: Path, simulated:
     assert not any("SIMULATED" in name for name in files(tmp_path))
 
 
+def test_report_on_other_runs_is_replaced_only_where_out_is_given(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, folder = str(database.parent / "store"), tmp_path / "out/report"
+    other = str(make_store.write_header(tmp_path / "other", "demo", sittings=("elsewhere",)))
+    assert CliRunner().invoke(main, ["report", store]).exit_code == 0
+    before = files(folder)
+    done = CliRunner().invoke(main, ["report", other])
+    assert done.exit_code == 2
+    assert "enforce_eager costs and buys: synthetic), not on those of " + other in done.stderr
+    assert "--out out/report replaces" in done.stderr
+    assert files(folder) == before
+    again = CliRunner().invoke(main, ["report", "--database", str(database)])  # the same runs
+    assert again.exit_code == 0, again.output
+    assert " set aside: " in again.output.splitlines()[0]
+    assert CliRunner().invoke(main, ["report", other, "--out", "out/report"]).exit_code == 0
+    assert "demo" in (folder / "report.html").read_text()
+
+
+def test_against_what_is_not_there(database: Path, tmp_path: Path) -> None:
+    words = ["report", "--database", str(database), "--out", str(tmp_path), "--against", "NOT_THERE"]
+    done = CliRunner().invoke(main, words)
+    assert (done.exit_code, "next: give --against a results folder or a database" in done.stderr) == (2, True)
+
+
 OTHER_WORLD = """
 import locale, os, pathlib, random, sys
 from analysis.load import load
