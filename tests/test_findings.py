@@ -125,7 +125,8 @@ def test_a_machine_counts_once_however_many_blocks_it_ran(tmp_path: Path) -> Non
         logs = con.execute("""SELECT ln(a.bench_output_tok_s / b.bench_output_tok_s)
             FROM runs a JOIN runs b USING (pair_id)
             WHERE a.arm = 'graphs' AND b.arm = 'eager' ORDER BY a.repetition""").fetchall()
-    (found,) = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    starts, found = (dict(zip(table.columns, row, strict=True)) for row in table.rows)
+    assert (starts["profile"], starts["blocks"], starts["start_difference_s"]["n"]) == ("(all)", [1, 2], 2)
     one, two, three = (log for (log,) in logs)
     assert found["blocks"] == [1, 2]
     assert found["graphs_over_eager"]["n"] == 2

@@ -10,7 +10,7 @@ WITH e AS (
            CASE is_ WHEN 'not resolved' THEN cell || ' not resolved (n = ' || n || '), measured ratio ' || format('{:.3f}', ratio.mean) ELSE cell || ' ' || is_ || ', ratio ' || estimate_text(f3(ratio)) END AS told
     FROM e
 ),
-computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules)', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) - 1), 100 * (max(ratio.mean) - 1)) AS pct, any_value(ln(ratio.mean)) FILTER (metric = 'capped_tok_s') AS l FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
+computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules)', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) FILTER (metric <> 'capped_tok_s') - 1), 100 * (max(ratio.mean) FILTER (metric <> 'capped_tok_s') - 1)) AS pct, any_value(ln(ratio.mean)) FILTER (metric = 'capped_tok_s') AS l FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
 cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
 totals AS (SELECT cells.* REPLACE (told || CASE WHEN is_ <> 'not resolved' AND abs(l) < abs(ln(ratio.mean)) / 2 THEN ' (provisional: computed without the host''s stalls, less than half of it is left, ' || pct || ')' ELSE '' END AS told) FROM cells LEFT JOIN computed USING (setup, cell, arm_a, arm_b) WHERE arm_a = 'graphs' AND arm_b = 'eager'),
 unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
@@ -29,7 +29,7 @@ answers AS (
                 ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
                 || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
-           || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched and graphs_bare among graphs): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
+           || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched and graphs_bare among graphs, eager_kv_matched among eager): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
                 || '; where they differ much, the extra start is as uncertain.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
@@ -54,7 +54,7 @@ answers AS (
            (SELECT 'Graphs, where they are higher than eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'higher'),
            (SELECT '--enforce-eager, where graphs are lower: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'lower'),
            (SELECT 'No advice yet between graphs and eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'not resolved'),
-           (SELECT 'With graphs, capture no more sizes than the concurrency needs (--max-cudagraph-capture-size), where that is not lower than graphs as they come: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND advised),
+           (SELECT 'With graphs, capturing no more sizes than the concurrency needs (--max-cudagraph-capture-size) leaves the KV cache more, and showed no loss against graphs as they come: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND advised),
            (SELECT 'No advice to trim the captured sizes: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND NOT advised AND NOT open),
            (SELECT 'No advice yet, on fewer than three blocks, to trim the captured sizes (--max-cudagraph-capture-size): ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND open),
            CASE WHEN s.setup NOT IN (SELECT setup FROM trimmed) THEN 'Trimmed captures are not measured: needs the arm graphs_trimmed (suite mechanism).' END)
