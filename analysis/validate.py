@@ -115,7 +115,9 @@ def read_campaign(results: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         given = "it has no campaign.json" if results.is_dir() else "a file" if results.exists() else "no such folder"
         hint = "give a results folder that is there, e.g. results/enforce_eager"
-        raise LoadError(f"{results} is not a results folder: {given}", hint + _DATABASE * results.is_file()) from error
+        if results.is_file():
+            hint += _DATABASE
+        raise LoadError(f"{results} is not a results folder: {given}", hint) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
 

@@ -113,7 +113,7 @@ SELECT setup, model, profile, arm, decoding, quantile_cont(ms, [0.05, 0.1, 0.5])
 
 -- Seconds of a run by which its fives went over a limit: 1.02 times the 10th percentile, and by a stricter and a laxer rule.
 CREATE VIEW stalls AS
-SELECT folder, sum(greatest(0, ms - 1.02 * q[2])) / 200 AS stalled_s, sum(greatest(0, ms - q[1])) / 200 AS stricter_s, sum(greatest(0, ms - 1.1 * q[3])) / 200 AS laxer_s
+SELECT folder, 5 * sum(greatest(0, ms - 1.02 * q[2])) / 1e3 AS stalled_s, 5 * sum(greatest(0, ms - q[1])) / 1e3 AS stricter_s, 5 * sum(greatest(0, ms - 1.1 * q[3])) / 1e3 AS laxer_s
 FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding) GROUP BY folder;
 
 -- Waiting span: the steps with a token count from the first step with a waiting request to the last token.

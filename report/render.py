@@ -95,14 +95,18 @@ def render(database: Path, out: Path, price: float | None = None, against: Path 
 def check_folder(out: Path, sittings: set[str], source: Path) -> None:
     """Raise LoadError where `out` holds a report on runs of none of these sittings, which are those of `source`."""
     try:
-        found = ("".join(map(Path.read_text, sorted(out.glob(name)))) for name in ("report*.html", "csv/*_runs*.csv"))
-        pages, runs = found
+        runs = _text(out, "csv/*_runs*.csv")
+        if runs.count("\n") <= 1 or any(sitting in runs for sitting in sittings):
+            return
+        title = html.unescape(", ".join(re.findall("<title>(.*)</title>\n<style>", _text(out, "report*.html"))))
     except (OSError, ValueError) as error:
         raise LoadError(f"{out} cannot be read: {error}", _ELSEWHERE) from error
-    if runs.count("\n") > 1 and not any(sitting in runs for sitting in sittings):
-        title = html.unescape(", ".join(re.findall("<title>(.*)</title>\n<style>", pages)))
-        told = f"{out} holds a report on other runs ({title}), not on those of {source}: it is not replaced"
-        raise LoadError(told, f"name another folder with --out DIR; --out {out} replaces what is there")
+    told = f"{out} holds a report on other runs ({title}), not on those of {source}: it is not replaced"
+    raise LoadError(told, f"name another folder with --out DIR; --out {out} replaces what is there")
+
+
+def _text(out: Path, pattern: str) -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in sorted(out.glob(pattern)))
 
 
 def _write(out: Path, files: dict[str, str]) -> list[Path]:

@@ -520,7 +520,8 @@ def test_a_failed_run_whose_metrics_were_cut_off_is_listed_as_failed(tmp_path: P
     (folder / "run.json").write_text(json.dumps(record))
     assert {v.folder.name: v.status for v in judge_results(root)}[folder.name] == "unreadable"
     said = str(load(root, tmp_path / "results.duckdb"))
-    assert f"1 unreadable: runs/{folder.name} (next: " in said
+    validate = "(next: the report's table of runs set aside; `campaign validate`)"
+    assert f"1 unreadable: runs/{folder.name} {validate}" in said
 
 
 # -- the fixtures themselves

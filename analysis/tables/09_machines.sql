@@ -2,10 +2,10 @@
 -- note: Blocks of one machine share its host, neighbours and GPUs, so that several may be alike without saying more. Here each machine (one boot) counts once, with the mean over its blocks (of a ratio the geometric one): graphs over eager in output tokens/s, and how much longer graphs take to start, warm, whatever the load. n counts machines; blocks are those of each machine, in the order of the sittings. An interval as narrow as the one over blocks bears that one out, unless every machine has one block: then both are the same.
 -- empty: Needs blocks with graphs and eager.
 WITH places AS (
-    SELECT setup, pair_id, machine_id, min(wall_start) OVER (PARTITION BY machine_id) AS first FROM runs WHERE counted AND kind = 'run'
+    SELECT DISTINCT setup, pair_id, machine_id, min(wall_start) OVER (PARTITION BY machine_id) AS first FROM runs WHERE counted AND kind = 'run'
 ), machines AS (
     SELECT setup, metric, model, profile, machine_id, first, avg(CASE WHEN a.value > 0 AND b.value > 0 THEN ln(a.value / b.value) END) AS l, avg(a.value - b.value) AS difference, count(*) AS blocks
-    FROM run_values a JOIN run_values b USING (setup, metric, model, profile, pair_id) JOIN (SELECT DISTINCT * FROM places) USING (setup, pair_id)
+    FROM run_values a JOIN run_values b USING (setup, metric, model, profile, pair_id) JOIN places USING (setup, pair_id)
     WHERE a.arm = 'graphs' AND b.arm = 'eager' AND metric = CASE profile WHEN '(all)' THEN 'start_s' ELSE 'output_tok_s' END GROUP BY ALL
 ), means AS (
     SELECT setup, model, profile, metric, list(blocks ORDER BY first, machine_id) AS blocks, mean95(l) AS l, mean95(difference) AS difference, list(exp(l) ORDER BY first, machine_id) AS points FROM machines GROUP BY ALL

@@ -7,7 +7,7 @@ WITH commonest AS (
     SELECT folder, ms, ms > 1.1 * q[2] AS is_slow, count(*) FILTER (ms <= 1.1 * q[2]) OVER (PARTITION BY folder ORDER BY first_step) AS spell
     FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding)
 ), longest AS (
-    SELECT folder, coalesce(max(spell_s), 0) AS spell_s FROM (SELECT folder, sum(ms) FILTER (is_slow) / 200 AS spell_s FROM slow GROUP BY folder, spell) GROUP BY folder
+    SELECT folder, coalesce(max(spell_s), 0) AS spell_s FROM (SELECT folder, 5 * sum(ms) FILTER (is_slow) / 1e3 AS spell_s FROM slow GROUP BY folder, spell) GROUP BY folder
 ), runs_ms AS (
     SELECT setup, model, profile, arm, folder, decoding, spell_s, cpu_busy_pct, cpu_stolen_pct, 5 * count(*) AS steps, quantile_cont(ms, 0.1) AS p10, quantile_cont(ms, 0.5) AS p50, quantile_cont(ms, 0.9) AS p90
     FROM decode_fives JOIN commonest USING (folder, decoding) LEFT JOIN longest USING (folder) JOIN (SELECT folder, cpu_busy_pct, cpu_stolen_pct FROM runs) USING (folder) GROUP BY ALL
