@@ -1,0 +1,99 @@
+"""When steps without graphs were slow, and whether two runs were so at once: recorded runs moved side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from analysis.db import connect, read_tables
+from analysis.load import load
+from tests import make_store
+
+EAGER, OTHER = "32b.eager.sustained.r1.p1a1", "32b.compile_only.sustained.r1.p1a1"
+
+
+def side_by_side(folder: Path, later_s: float) -> duckdb.DuckDBPyConnection:
+    """The recorded runs, that of compile_only moved to another GPU and its load `later_s` after the begin of eager's;
+    the others are moved to another boot."""
+    load(make_store.recorded_store(folder / "r"), folder / "r.duckdb")
+    con = connect(folder / "r.duckdb", read_only=False)
+    begins = dict(con.execute("SELECT folder, window_begin_ns FROM runs").fetchall())
+    shift = begins[EAGER] + round(later_s * 1e9) - begins[OTHER]
+    for table in ("attempts", "runs"):
+        columns = con.execute(f"SELECT column_name FROM (DESCRIBE {table}) WHERE ends_with(column_name, '_ns')")
+        moved = ", ".join(f"{name} = {name} + {shift}" for (name,) in columns.fetchall())
+        con.execute(f"UPDATE {table} SET gpu_uuid = 'GPU-2', {moved} WHERE folder = ?", [OTHER])
+        con.execute(f"UPDATE {table} SET machine_id = 'another' WHERE folder NOT IN (?, ?)", [EAGER, OTHER])
+    con.execute("UPDATE steps SET t_ns = t_ns + ? WHERE folder = ?", [shift, OTHER])
+    return con
+
+
+def records(con: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
+    table = next(t for t in read_tables(con) if t.name == name)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def fives(con: duckdb.DuckDBPyConnection, folder: str) -> list[tuple[int, float, float]]:
+    """Moment of the first step in ns, mean milliseconds, and the same over the usual of its like."""
+    return con.execute(
+        """SELECT t_ns, ms, ms / q[2] FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding)
+        JOIN steps USING (folder) WHERE step = first_step AND folder = ?""",
+        [folder],
+    ).fetchall()
+
+
+def slow_down(con: duckdb.DuckDBPyConnection, folder: str, seconds: str) -> None:
+    """20 ms for every five, 40 for those of these clock seconds."""
+    con.execute(
+        f"""UPDATE decode_fives SET ms = if({seconds}, 40, 20)
+        FROM (SELECT folder AS f, step, t_ns // 1000000000 AS second FROM steps)
+        WHERE f = folder AND step = first_step AND folder = ?""",
+        [folder],
+    )
+
+
+def doing(con: duckdb.DuckDBPyConnection, run: str, t_ns: float) -> str:
+    columns = "exec_ns, healthy_ns, window_begin_ns, window_end_ns, run_begin_ns, run_end_ns"
+    times = con.execute(f"SELECT {columns} FROM runs WHERE folder = ?", [run]).fetchone() or ()
+    names = ("an engine starts", "a load without graphs", "the rest of a run")
+    return next((n for n, a, b in zip(names, times[::2], times[1::2], strict=True) if a <= t_ns <= b), "nothing")
+
+
+def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path) -> None:
+    con = side_by_side(tmp_path, 40)
+    slow_down(con, EAGER, "second % 3 = 0")
+    expected: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for folder, other in ((EAGER, OTHER), (OTHER, EAGER)):
+        for t_ns, ms, over in fives(con, folder):
+            expected[doing(con, other, t_ns)].append((ms, over))
+    rows = {row["on_the_other_gpu"]: row for row in records(con, "09_slow_when")}
+    assert set(rows) == set(expected) == {"an engine starts", "a load without graphs", "the rest of a run", "nothing"}
+    for name, row in rows.items():
+        total = sum(ms for ms, _ in expected[name])
+        assert float(row["decode_s"]) == pytest.approx(5 * total / 1e3, abs=0.51)
+        slow = sum(ms for ms, over in expected[name] if over > 1.2)
+        assert float(row["slow_pct"]) == pytest.approx(100 * slow / total, abs=0.51)
+        assert float(row["over_the_usual"]) == pytest.approx(total / sum(ms / o for ms, o in expected[name]), abs=0.006)
+
+
+@pytest.mark.parametrize(("seconds", "both"), [("second % 20 < 10", True), ("second % 20 >= 10", False)])
+def test_runs_slow_at_once_are_told_from_runs_slow_each_on_its_own(tmp_path: Path, seconds: str, both: bool) -> None:
+    con = side_by_side(tmp_path, 3)
+    slow_down(con, EAGER, "second % 20 < 10")
+    slow_down(con, OTHER, seconds)
+    (row,) = records(con, "09_slow_together")
+    assert (row["run"], row["beside"]) == (OTHER, EAGER)
+    assert row["seconds"] >= 30
+    assert 15 < row["both_by_chance_pct"] < 40
+    assert row["both_pct"] > 40 if both else row["both_pct"] < 10
+
+
+def test_alone_on_its_host_no_run_was_slow_beside_another(tmp_path: Path) -> None:
+    load(make_store.recorded_store(tmp_path / "r"), tmp_path / "r.duckdb")
+    with connect(tmp_path / "r.duckdb") as con:
+        assert {row["on_the_other_gpu"] for row in records(con, "09_slow_when")} == {"nothing"}
+        assert records(con, "09_slow_together") == []
