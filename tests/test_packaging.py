@@ -375,6 +375,11 @@ def test_a_sitting_starts_once_collects_and_resumes(bundle: Path, tmp_path: Path
 FAKE_WORKER = """#!/bin/sh
 while [ "$1" != --results ]; do shift; done
 results=$2; while [ "$1" != --gpu ]; do shift; done
+mkdir -p "$results"
+if [ "${11}" = --primes-only ]; then
+  touch "$results/first-start"; echo "$2 $6 $8 first start" >> "${results%/*}/calls"; exit
+fi
+[ -e "$results/first-start" ] || echo "$2 makes one too" >> "${results%/*}/calls"
 echo "$2 $6 $8 began" >> "${results%/*}/calls"
 case "$8" in 32b.sporadic.r1) sleep 2;; esac
 echo "$2 $6 $8 ended" >> "${results%/*}/calls"
@@ -411,6 +416,8 @@ def test_a_sitting_on_two_gpus_runs_its_steps_in_order_and_ends_in_time(
     if seconds < 30:  # nothing fits; no GPU waits for the other in vain
         assert calls == []
         return
+    assert calls.pop(0) == "1 overhead 32b.* first start"  # one GPU's, alone, and the other's folder has it too
+    assert not [call for call in calls if "first start" in call or "makes one" in call]
     assert [call[2:-6] for call in calls if call.startswith("0") and call.endswith("began")] == [
         "published,mechanism 32b.sustained.r2",
         "published 32b.sporadic.r1",

@@ -11,7 +11,8 @@
 #   plain:BLOCKS:S        these blocks of the suites published and mechanism as a plain loop (plain_loop.py), if S seconds are left
 #   sweep:BLOCKS:S        the same as vLLM's own sweep, arms graphs and eager
 #
-# Nothing is started that cannot end within SECONDS. Everything else is as in sitting.sh, which does the work (variables
+# First of all one GPU does, alone and for both, the first starts that the first of its steps needs: two at once would
+# disturb each other and bear one name. Nothing is started that cannot end within SECONDS. Everything else is as in sitting.sh, which does the work (variables
 # too); follow it with collect.sh, and merge results-0 and results-1 with tools/merge_results.py.
 set -euo pipefail
 usage="usage: two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS 'STEPS OF GPU 0' 'STEPS OF GPU 1' [campaign run options ...]"
@@ -34,12 +35,12 @@ cpus=("0-$((half - 1))" "$(($(nproc) - half))-$(($(nproc) - 1))")
 
 left() { echo $((TWO_GPUS_END - $(date +%s))); }
 
-# GPU SUITES BLOCKS: waits for its end; what fails or does not fit stops nothing that comes after it
+# GPU SUITES BLOCKS [OPTION]: waits for its end; what fails or does not fit stops nothing that comes after it
 campaign() {
   [ "$(left)" -gt 30 ] || return 0
   WORKER=$1 "$here/sitting.sh" "$parts" "$resume" --gpu "$1" --cpus "${cpus[$1]}" --suite "$2" --blocks "$3" \
-    --time-budget "$(left)s" "${options[@]}" || return 0
-  resume=-; touch "$base/unpacked-by-$1"
+    --time-budget "$(left)s" "${@:4}" "${options[@]}" || return 0
+  resume=-
   while kill -0 "$(cat "$base/campaign-$1.pid")" 2> /dev/null; do sleep 0.5; done
   cat "$base/campaign-$1.log" >> "$base/campaign-$1-all.log"
 }
@@ -70,8 +71,16 @@ worker() {
   touch "$base/ended-$gpu"
 }
 
-rm -f "$base"/ended-0 "$base"/ended-1 "$base"/unpacked-by-1
+rm -f "$base"/ended-0 "$base"/ended-1
+for gpu in 1 0; do
+  for step in ${steps[$gpu]}; do
+    case $step in plain:* | sweep:*) continue ;; esac
+    step=${step#alone:}
+    campaign "$gpu" "${step%%:*}" "${step#*:}" --primes-only
+    [ -e "$base/results-$((1 - gpu))" ] || [ ! -e "$base/results-$gpu" ] || cp -r "$base/results-$gpu" "$base/results-$((1 - gpu))"
+    break 2
+  done
+done
 worker 1 &
-until [ -e "$base/unpacked-by-1" ] || [ -e "$base/ended-1" ]; do sleep 0.2; done  # GPU 1 unpacks for both
 worker 0 &
 wait
