@@ -146,8 +146,8 @@ SELECT (SELECT any_value(name) FROM campaign) AS campaign, count(*) FILTER (kind
        coalesce(bool_or(simulated), false) AS simulated, coalesce(bool_or(weights = 'dummy'), false) AS random_weights,
        coalesce(list(DISTINCT setup ORDER BY setup) FILTER (status <> 'failed'), []) AS setups,
        coalesce(list(DISTINCT coalesce(vllm_version, engine_version) ORDER BY coalesce(vllm_version, engine_version)) FILTER (coalesce(vllm_version, engine_version) IS NOT NULL), []) AS versions,
-       (SELECT string_agg(pct || ' of a ' || profile || ' window', ', ' ORDER BY profile DESC) FROM (
-           SELECT profile, span_text(min(d0(power_capped_pct)), max(d0(power_capped_pct))) || '%' AS pct FROM energy JOIN runs USING (folder) WHERE counted AND runs.kind = 'run' AND power_capped_pct IS NOT NULL GROUP BY profile)) AS power_capped,
+       (SELECT string_agg(pct || ' of a ' || model || ' ' || profile || ' window', ', ' ORDER BY model, profile DESC) FROM (
+           SELECT model, profile, span_text(min(d0(power_capped_pct)), max(d0(power_capped_pct))) || '%' AS pct FROM energy JOIN runs USING (folder) WHERE counted AND runs.kind = 'run' AND power_capped_pct IS NOT NULL GROUP BY ALL)) AS power_capped,
        (SELECT any_value(gib) FROM (SELECT TRY_CAST(configuration ->> '$.engine.memory_budget_gib' AS DOUBLE) AS gib FROM campaign) WHERE gib BETWEEN 72 AND 73.5) AS study_budget_gib
 FROM runs;
 

@@ -26,6 +26,7 @@ from runner.config_model import ModelSection
 from runner.launcher import EngineHost
 from runner.nvml import Gpu
 from runner.processes import MARKER_VARIABLE
+from runner.units import cpu_list
 
 SCHEMA_VERSION = 1
 OWN = Path(__file__).resolve().parent.parent
@@ -46,7 +47,7 @@ def collect_provenance(config: Config, host: EngineHost, gpu: Gpu | None) -> dic
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "collected": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": _machine(),
+        "machine": _machine(host),
         "gpu": {**gpu.facts(), "idle": gpu.idle()} if gpu else None,
         "engine": _engine(config, host),
         "models": {name: _model(model, host.models) for name, model in config.models.items()},
@@ -77,7 +78,7 @@ def _match(pattern: str, path: str) -> str | None:
     return found[1] if found else None
 
 
-def _machine() -> dict[str, Any]:
+def _machine(host: EngineHost) -> dict[str, Any]:
     zone = Path("/etc/localtime")
     return {
         "host": platform.node(),
@@ -89,6 +90,7 @@ def _machine() -> dict[str, Any]:
         "cpu": _match(r"^model name\s*: (.*)$", "/proc/cpuinfo"),
         "cpus_logical": os.cpu_count(),
         "cpus_allowed": len(os.sched_getaffinity(0)),
+        "cpus_given": cpu_list(host.cpus or os.sched_getaffinity(0)),  # to engine and client
         "cpu_siblings": _read("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list"),  # share a core with CPU 0
         "cpu_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "memory_mib": psutil.virtual_memory().total // 2**20,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from runner.config import Config, load_config
 from runner.errors import PreflightError
 from runner.launcher import EngineHost
 from runner.provenance import MUST_AGREE, collect_provenance
+from runner.units import cpu_list
 
 CAMPAIGN = Path(__file__).parent.parent / "campaign.toml"
 
@@ -60,7 +63,8 @@ class FakeGpu:
 
 
 def test_engine_machine_and_program(config: Config, tmp_path: Path) -> None:
-    found = collect_provenance(config, host(tmp_path, str(engine_site(tmp_path))), FakeGpu())  # type: ignore[arg-type]
+    given = replace(host(tmp_path, str(engine_site(tmp_path))), cpus=frozenset({0, 2, 3}))
+    found = collect_provenance(config, given, FakeGpu())  # type: ignore[arg-type]
     assert json.loads(json.dumps(found)) == found
     engine = found["engine"]
     assert (engine["version"], engine["commit"], engine["torch_cuda"]) == ("0.23.0", "gabc123", "13.0")
@@ -76,6 +80,7 @@ def test_engine_machine_and_program(config: Config, tmp_path: Path) -> None:
     assert locks == [hashlib.sha256(path.read_bytes()).hexdigest() for path in lists]
     assert found["machine"]["cpus_logical"] > 0
     assert found["machine"]["boot_id"]
+    assert found["machine"]["cpus_given"] == "0,2-3"
     assert found["runner"]["python"]
     assert found["campaign"]["file_sha256"] == hashlib.sha256(CAMPAIGN.read_bytes()).hexdigest()
 
@@ -103,6 +108,7 @@ def test_must_agree_repeats_the_values(config: Config, tmp_path: Path) -> None:
 def test_without_a_gpu_its_facts_are_null(config: Config, tmp_path: Path) -> None:
     found = collect_provenance(config, host(tmp_path, str(engine_site(tmp_path))), None)
     assert found["gpu"] is None
+    assert found["machine"]["cpus_given"] == cpu_list(os.sched_getaffinity(0))
     assert found["must_agree"]["gpu.name"] is None
 
 

@@ -10,7 +10,7 @@ WITH e AS (
            CASE is_ WHEN 'not resolved' THEN cell || ' not resolved (n = ' || n || '), measured ratio ' || format('{:.3f}', ratio.mean) ELSE cell || ' ' || is_ || ', ratio ' || estimate_text(f3(ratio)) END AS told
     FROM e
 ),
-computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules)', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) FILTER (metric <> 'capped_tok_s') - 1), 100 * (max(ratio.mean) FILTER (metric <> 'capped_tok_s') - 1)) AS pct, any_value(ln(ratio.mean)) FILTER (metric = 'capped_tok_s') AS l FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
+computed AS (SELECT setup, cell, arm_a, arm_b, format('{:+.1f}% ({:+.1f} to {:+.1f} by other rules; blocks {:+.1f} to {:+.1f})', 100 * (any_value(ratio.mean) FILTER (metric = 'capped_tok_s') - 1), 100 * (min(ratio.mean) FILTER (metric <> 'capped_tok_s') - 1), 100 * (max(ratio.mean) FILTER (metric <> 'capped_tok_s') - 1), round(100 * (list_min(any_value(points) FILTER (metric = 'capped_tok_s')) - 1), 1) + 0, round(100 * (list_max(any_value(points) FILTER (metric = 'capped_tok_s')) - 1), 1) + 0) AS pct, any_value(ln(ratio.mean)) FILTER (metric = 'capped_tok_s') AS l FROM e WHERE metric LIKE 'capped%' GROUP BY ALL),
 cells AS (SELECT * FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s'),
 totals AS (SELECT cells.* REPLACE (told || CASE WHEN is_ <> 'not resolved' AND abs(l) < abs(ln(ratio.mean)) / 2 THEN ' (provisional: computed without the host''s stalls, less than half of it is left, ' || pct || ')' ELSE '' END AS told) FROM cells LEFT JOIN computed USING (setup, cell, arm_a, arm_b) WHERE arm_a = 'graphs' AND arm_b = 'eager'),
 unpadded AS (SELECT * FROM cells WHERE arm_a = 'graphs_unpadded' AND arm_b = 'graphs_kv_matched'),
@@ -28,25 +28,25 @@ answers AS (
            || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n')
                 ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
-                || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n'), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
+                || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n') || coalesce(' (computed without the host''s stalls ' || requests_text(calm_requests) || ')', ''), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
            || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched and graphs_bare among graphs, eager_kv_matched among eager): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
                 || '; where they differ much, the extra start is as uncertain.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
     UNION ALL
     SELECT t.setup, 3, 'What can make graphs lose?', string_agg(g.cell || CASE WHEN g.is_ = 'lower' THEN ': graphs lost, ' WHEN g.is_ = 'higher' THEN ': graphs did not lose, ' WHEN g.ratio.mean >= 1 THEN ': graphs did not lose in what was measured, ' ELSE ': graphs were slower in what was measured, ' END || g.change, '; ' ORDER BY t.cell)
            || '. What works against them is the KV pool: vLLM takes the memory of graphs out of it (' || string_agg(DISTINCT t.model || ': ' || p.graphs::BIGINT || ' blocks instead of ' || p.eager::BIGINT, '; ') || '). With the smaller pool, together with the change in padding that comes with it, throughput changes by: '
-           || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell) || '.' || coalesce(' Padding of FULL steps while requests wait, the smaller pool against eager''s: ' || string_agg(t.cell || ' ' || own.pct || ' against ' || matched.pct, '; ' ORDER BY t.cell) || '.', '')
+           || string_agg(t.cell || ' ' || t.change, '; ' ORDER BY t.cell) || '.' || coalesce(' The same two pools without graphs, so without padding: ' || string_agg(b.cell || ' ' || b.change, '; ' ORDER BY t.cell) || '.', '') || ' A pool holds whole requests, so what it costs comes in steps and depends on their lengths.' || coalesce(' Padding of FULL steps while requests wait, the smaller pool against eager''s: ' || string_agg(t.cell || ' ' || own.pct || ' against ' || matched.pct, '; ' ORDER BY t.cell) || '.', '')
            || ' At equal KV graphs against eager: ' || string_agg(e.cell || ' ' || e.change, '; ' ORDER BY t.cell) || '.'
            || coalesce(' Computed, without the host''s stalls: ' || string_agg(t.cell || ' graphs against eager ' || ct.pct || ', at equal KV ' || ck.pct || ', the smaller pool ' || cp.pct, '; ' ORDER BY t.cell) || '.', '')
            || CASE WHEN count(u.cell) < count(*) THEN ' Pool and padding are not separated' || CASE WHEN count(u.cell) > 0 THEN ' in every cell' ELSE '' END || ': open until graphs_unpadded is measured.' ELSE '' END
     FROM cells t JOIN cells e ON (e.setup, e.cell, e.arm_a, e.arm_b) = (t.setup, t.cell, 'graphs_kv_matched', 'eager') JOIN pools p ON (p.setup, p.model) = (t.setup, t.model)
-    JOIN totals g ON (g.setup, g.cell) = (t.setup, t.cell) LEFT JOIN unpadded u ON (u.setup, u.cell) = (t.setup, t.cell)
+    JOIN totals g ON (g.setup, g.cell) = (t.setup, t.cell) LEFT JOIN cells b ON (b.setup, b.cell, b.arm_a, b.arm_b) = (t.setup, t.cell, 'eager_kv_matched', 'eager') LEFT JOIN unpadded u ON (u.setup, u.cell) = (t.setup, t.cell)
     LEFT JOIN padding own ON (own.setup, own.model, own.profile, own.arm) = (t.setup, t.model, t.profile, 'graphs') LEFT JOIN padding matched ON (matched.setup, matched.model, matched.profile, matched.arm) = (t.setup, t.model, t.profile, 'graphs_kv_matched')
     LEFT JOIN computed ct ON (ct.setup, ct.cell, ct.arm_a, ct.arm_b) = (t.setup, t.cell, 'graphs', 'eager') LEFT JOIN computed ck ON (ck.setup, ck.cell, ck.arm_a, ck.arm_b) = (t.setup, t.cell, 'graphs_kv_matched', 'eager')
     LEFT JOIN computed cp ON (cp.setup, cp.cell, cp.arm_a, cp.arm_b) = (t.setup, t.cell, 'graphs', 'graphs_kv_matched')
     WHERE t.arm_a = 'graphs' AND t.arm_b = 'graphs_kv_matched' GROUP BY t.setup
     UNION ALL
-    SELECT s.setup, 4, 'Is it padding to captured sizes?', coalesce((SELECT 'Without padding, all else equal, throughput changes by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM unpadded c WHERE c.setup = s.setup),
+    SELECT s.setup, 4, 'Is it padding to captured sizes?', coalesce((SELECT 'Without padding, with the same pool and nearly the same steps, throughput changes by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM unpadded c WHERE c.setup = s.setup),
            'Not measured: needs the arm graphs_unpadded (suite mechanism).')
     FROM (SELECT DISTINCT setup FROM cells) s
     UNION ALL
@@ -54,7 +54,7 @@ answers AS (
            (SELECT 'Graphs, where they are higher than eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'higher'),
            (SELECT '--enforce-eager, where graphs are lower: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'lower'),
            (SELECT 'No advice yet between graphs and eager: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM totals c WHERE c.setup = s.setup AND is_ = 'not resolved'),
-           (SELECT 'With graphs, capturing no more sizes than the concurrency needs (--max-cudagraph-capture-size) leaves the KV cache more, and showed no loss against graphs as they come: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND advised),
+           (SELECT 'With graphs, capturing no more sizes than the concurrency needs (--max-cudagraph-capture-size) leaves the KV cache more, and showed no loss on these loads against graphs as they come: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND advised),
            (SELECT 'No advice to trim the captured sizes: ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND NOT advised AND NOT open),
            (SELECT 'No advice yet, on fewer than three blocks, to trim the captured sizes (--max-cudagraph-capture-size): ' || string_agg(told, '; ' ORDER BY cell) || '.' FROM trimmed c WHERE c.setup = s.setup AND open),
            CASE WHEN s.setup NOT IN (SELECT setup FROM trimmed) THEN 'Trimmed captures are not measured: needs the arm graphs_trimmed (suite mechanism).' END)
