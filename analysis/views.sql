@@ -95,14 +95,14 @@ WHERE counted AND kind = 'run' AND t_ns >= window_begin_ns AND t_ns <= coalesce(
 -- Time of the steps that only decode, since the step before, in ms; `decoding`: requests that got a token in it. A step with more tokens
 -- than that also reads a prompt: a chunk of one, or a preempted request's anew (prompt_tokens counts at a request's first token only).
 CREATE VIEW decode_steps AS
-SELECT folder, setup, model, profile, arm, step, generated_tokens AS decoding, ms
+SELECT folder, setup, model, profile, arm, step, t_ns, generated_tokens AS decoding, ms
 FROM (SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps)
 WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0 AND coalesce(unpadded_tokens, generated_tokens) <= generated_tokens;
 
 -- Means of five such steps one right after the other at the same number of decoding requests. A step's moment is when the engine's results
 -- reach the API server, which takes some late and the next ones in a bunch: single steps look longer and shorter than they were, five do not.
 CREATE TABLE decode_fives AS
-SELECT folder, setup, model, profile, arm, decoding, min(step) AS first_step, avg(ms) AS ms
+SELECT folder, setup, model, profile, arm, decoding, min(step) AS first_step, min(t_ns) AS t_ns, avg(ms) AS ms
 FROM (SELECT *, (row_number() OVER (PARTITION BY folder, decoding, spell ORDER BY step) - 1) // 5 AS five
       FROM (SELECT *, step - row_number() OVER (PARTITION BY folder, decoding ORDER BY step) AS spell FROM decode_steps))
 GROUP BY folder, setup, model, profile, arm, decoding, spell, five HAVING count(*) = 5 ORDER BY folder, first_step;

@@ -28,7 +28,7 @@ def side_by_side(folder: Path, later_s: float) -> duckdb.DuckDBPyConnection:
         moved = ", ".join(f"{name} = {name} + {shift}" for (name,) in columns.fetchall())
         con.execute(f"UPDATE {table} SET gpu_uuid = 'GPU-2', {moved} WHERE folder = ?", [OTHER])
         con.execute(f"UPDATE {table} SET machine_id = 'another' WHERE folder NOT IN (?, ?)", [EAGER, OTHER])
-    con.execute("UPDATE steps SET t_ns = t_ns + ? WHERE folder = ?", [shift, OTHER])
+    con.execute("UPDATE decode_fives SET t_ns = t_ns + ? WHERE folder = ?", [shift, OTHER])
     return con
 
 
@@ -41,19 +41,15 @@ def fives(con: duckdb.DuckDBPyConnection, folder: str) -> list[tuple[int, float,
     """Moment of the first step in ns, mean milliseconds, and the same over the usual of its like."""
     return con.execute(
         """SELECT t_ns, ms, ms / q[2] FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding)
-        JOIN steps USING (folder) WHERE step = first_step AND folder = ?""",
+        WHERE folder = ?""",
         [folder],
     ).fetchall()
 
 
 def slow_down(con: duckdb.DuckDBPyConnection, folder: str, seconds: str) -> None:
     """20 ms for every five, 40 for those of these clock seconds."""
-    con.execute(
-        f"""UPDATE decode_fives SET ms = if({seconds}, 40, 20)
-        FROM (SELECT folder AS f, step, t_ns // 1000000000 AS second FROM steps)
-        WHERE f = folder AND step = first_step AND folder = ?""",
-        [folder],
-    )
+    when = seconds.replace("second", "(t_ns // 1000000000)")
+    con.execute(f"UPDATE decode_fives SET ms = if({when}, 40, 20) WHERE folder = ?", [folder])
 
 
 def doing(con: duckdb.DuckDBPyConnection, run: str, t_ns: float) -> str:
