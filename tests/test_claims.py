@@ -264,6 +264,9 @@ def test_answer_in_words(recorded: dict[str, Table]) -> None:
     assert "together with the change in padding" in lose
     assert "alone" not in lose
     assert "open until graphs_unpadded is measured" in lose
+    study = answers["Why did they lose in the study?"]
+    assert "2196 and 1939 engine steps while requests wait for these: +13.3%" in study
+    assert study.endswith("it measured -5.15% output tokens/s.")  # 32b sporadic is not measured
     assert "32b sustained not resolved (n = 1), measured ratio 1.128" in answers["What to set?"]
     assert "--max-cudagraph-capture-size" not in answers["What to set?"]
 

@@ -46,6 +46,13 @@ answers AS (
     LEFT JOIN computed cp ON (cp.setup, cp.cell, cp.arm_a, cp.arm_b) = (t.setup, t.cell, 'graphs', 'graphs_kv_matched')
     WHERE t.arm_a = 'graphs' AND t.arm_b = 'graphs_kv_matched' GROUP BY t.setup
     UNION ALL
+    SELECT t.setup, 3.5, 'Why did they lose in the study?', format('From its own figures, computed: an overload of {:.1f}x is a pool of {} KV blocks with graphs, and {} had their memory been left to it. The scheduling model needs {} and {} engine steps while requests wait for these: {:+.1f}%. With a step {:.2f}% shorter, the study''s gain at one request, that is {:+.1f}% decode time, diluted by what prefill takes; it measured {:+.2f}% output tokens/s.',
+               pub('overload', '32b', 'sustained', 'all'), blocks[1], blocks[2], m.steps[1], m.steps[2], 100 * (m.steps[1] / m.steps[2] - 1), gain, 100 * (m.steps[1] / m.steps[2] * (1 - gain / 100) - 1), pub('throughput', '32b', 'sustained', 'change_pct'))
+           || coalesce((SELECT format(' At one request at a time graphs gained {:.2f}% output tokens/s there, here ', pub('throughput', '32b', 'sporadic', 'change_pct')) || change || coalesce(', computed without the host''s stalls ' || pct, '') || ': with so much more to set against it the same difference of pools need not make them lose.'
+                         FROM cells LEFT JOIN computed USING (setup, cell, arm_a, arm_b) WHERE (setup, cell, arm_a, arm_b) = (t.setup, '32b sporadic', 'graphs', 'eager') AND ratio.mean > 1 + pub('throughput', '32b', 'sporadic', 'change_pct') / 100), '')
+    FROM totals t, published_pools, (SELECT pub('tpot_ms', '32b', 'sporadic', 'gain_pct') AS gain), (SELECT list(steps ORDER BY kv_blocks) AS steps FROM model_steps WHERE setup = 'published study') m
+    WHERE t.cell = '32b sustained' AND len(m.steps) = 2
+    UNION ALL
     SELECT s.setup, 4, 'Is it padding to captured sizes?', coalesce((SELECT 'Without padding, with the same pool and nearly the same steps, throughput changes by: ' || string_agg(cell || ' ' || change, '; ' ORDER BY cell) || '.' FROM unpadded c WHERE c.setup = s.setup),
            'Not measured: needs the arm graphs_unpadded (suite mechanism).')
     FROM (SELECT DISTINCT setup FROM cells) s
