@@ -7,8 +7,6 @@ tokens (recomputed ones included) for an arm's KV pool. The prefill time is give
 throughput. No time is predicted from a card's or a model's properties.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import tomllib

@@ -1,7 +1,5 @@
 """The error of load and report."""
 
-from __future__ import annotations
-
 
 class LoadError(ValueError):
     """Results or a database that cannot be used. `hint` is the next step; the command line prints both."""

@@ -1,7 +1,5 @@
 """What a gate judges and what a gate is; the gates stand in gates_*.py."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

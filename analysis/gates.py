@@ -1,7 +1,5 @@
 """Validity: what must hold before a run's figures are believed; every gate, and how a run is judged."""
 
-from __future__ import annotations
-
 from analysis import gates_engine, gates_gpu, gates_load, gates_record
 from analysis.formats.run_record import Reason
 from analysis.gate import Evidence, Gate

@@ -1,7 +1,5 @@
 """Gates that need several runs: does each run belong to its arm and its block, and are arms the same throughout."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Gates on the engine's own account: metrics, step trace, and whether the arm ran as asked."""
 
-from __future__ import annotations
-
 import json
 from argparse import ArgumentError, ArgumentParser
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A reason whose code begins with `energy_` leaves the run's other figures valid; its energy then counts as not measured.
 """
 
-from __future__ import annotations
-
 from analysis.gate import Evidence, invalid, warning
 
 IDLE_LIMIT_MIB = 2048  # more than this before a start is somebody else's

@@ -1,7 +1,5 @@
 """Gates on the load: did the client do the work that was asked for, and does it add up."""
 
-from __future__ import annotations
-
 import math
 
 from analysis.gate import Evidence, invalid

@@ -1,7 +1,5 @@
 """Gates on the record: do its name, moments and place, the files and the sitting tell of one and the same run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from datetime import datetime

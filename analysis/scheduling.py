@@ -10,8 +10,6 @@ priorities.
 Pure: the same calls give the same steps. Units: tokens, blocks of `block_size` tokens, shares 0–1.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ and for the pools that the published study's figures imply.
 The model gets the lengths of a run's own requests and the cell's concurrency; no time and no measured step enters it.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise

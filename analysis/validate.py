@@ -3,8 +3,6 @@
 The runner, `campaign validate` and the load share it, so that a gate of a later version holds for older data too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

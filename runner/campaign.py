@@ -1,7 +1,5 @@
 """The campaign's loop: primes and blocks in the plan's order, resumed from what the store already holds."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """Checks of campaign.toml beyond one key: references, lengths, flags and variables that the runner owns."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

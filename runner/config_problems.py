@@ -1,7 +1,5 @@
 """Turn pydantic's errors on campaign.toml into lines that name the key, the value and what is allowed."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Any, get_args

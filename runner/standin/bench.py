@@ -4,8 +4,6 @@ Hold-back: with a ready-check timeout above 0 it prints `campaign: ready <CLOCK_
 built, then waits for one byte on stdin; the end of stdin ends it without a run (exit 1).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

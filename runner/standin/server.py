@@ -1,7 +1,5 @@
 """The face of `vllm serve`: start-up, routes, completions, faults, stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

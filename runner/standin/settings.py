@@ -1,7 +1,5 @@
 """`vllm serve` flags as the stand-in understands them, and what the engine makes of them."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
