@@ -1,7 +1,7 @@
 """What a gate judges and what a gate is; the gates stand in gates_*.py."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from analysis.formats.bench import BenchResult, RequestRow
 from analysis.formats.metrics import Metrics
 from analysis.formats.run_record import Reason, RunRecord
 from analysis.formats.server_log import ServerLog
-from analysis.formats.steps import StepTrace
+from analysis.formats.steps import StepRow, StepTrace
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,11 @@ class Evidence:
             return None
         return round(end - begin)
 
+    def told(self, name: str) -> float | None:
+        """A number of the client's summary; None if it is none or not there."""
+        value = self.bench.scalars.get(name) if self.bench else None
+        return value if isinstance(value, int | float) else None
+
     @property
     def gpu(self) -> TelemetryFacts:
         """The telemetry's facts; without telemetry, none."""
@@ -84,7 +89,13 @@ class Evidence:
         """Requests without an error text."""
         return tuple(r for r in self.bench.requests if not r.error) if self.bench else ()
 
+    @property
+    def rows(self) -> tuple[StepRow, ...]:
+        """The steps of the trace, none without one."""
+        return self.steps.rows if self.steps else ()
 
+
+Seen = Iterator[str]  # what was seen of a run that a gate's rule does not hold for; the first one is told
 Check = Callable[..., Any]  # a gate's own: see judge() in gates.py and gates_campaign.py
 Severity = Literal["invalid", "warning"]
 Then = Literal["retry", "give_up", "stop"]
@@ -92,7 +103,7 @@ Then = Literal["retry", "give_up", "stop"]
 
 @dataclass(frozen=True)
 class Gate:
-    """One rule. `check`: its docstring says what must hold, its answer what was seen if that does not hold, else None.
+    """One rule. `check`: its docstring says what must hold; it yields what was seen where that does not hold.
     `advice`: the next step. `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked.
     `then`: what the runner does with an invalid run: again; leave it, as the same command would end in the same way;
     end the campaign."""

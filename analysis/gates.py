@@ -16,5 +16,5 @@ GATES = tuple(
 
 def judge(evidence: Evidence) -> tuple[Reason, ...]:
     """The gates that fire, in the order of GATES, each with what it saw and the next step."""
-    seen = ((gate, gate.check(evidence)) for gate in GATES)
+    seen = ((gate, next(gate.check(evidence), None)) for gate in GATES)
     return tuple(gate.reason(text) for gate, text in seen if text is not None)

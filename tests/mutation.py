@@ -43,10 +43,7 @@ def mutants(source: str) -> Iterator[tuple[str, str]]:
                 continue
             twin.ops[0] = turned()
         elif isinstance(node, ast.FunctionDef) and isinstance(twin, ast.FunctionDef) and node.decorator_list:
-            never: ast.stmt = ast.parse(
-                "return iter(())" if "Finding" in ast.unparse(node.returns or node) else "return None"
-            ).body[0]
-            twin.body = [never]
+            twin.body = ast.parse("return iter(())").body  # never finds anything
         else:
             continue
         ast.fix_missing_locations(changed)
