@@ -2,16 +2,11 @@
 
 from analysis import gates_engine, gates_gpu, gates_load, gates_record
 from analysis.formats.run_record import Reason
-from analysis.gate import Evidence, Gate
+from analysis.gate import Evidence, Gate, gates_in
 
 __all__ = ["GATES", "Evidence", "Gate", "judge"]
 
-GATES = tuple(
-    gate
-    for module in (gates_load, gates_engine, gates_gpu, gates_record)
-    for gate in vars(module).values()
-    if isinstance(gate, Gate)
-)
+GATES = tuple(gate for module in (gates_load, gates_engine, gates_gpu, gates_record) for gate in gates_in(vars(module)))
 
 
 def judge(evidence: Evidence) -> tuple[Reason, ...]:

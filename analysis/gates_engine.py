@@ -9,14 +9,13 @@ from statistics import median, median_low, mode, quantiles
 from analysis.formats.run_record import RunRecord
 from analysis.formats.server_log import ServerLog, missing_facts
 from analysis.formats.steps import StepRow
-from analysis.gate import Evidence, Seen, invalid, warning
+from analysis.gate import Evidence, Seen
 
 DRIFT = 0.05
 DRIFT_STEPS = 20  # in a third; of fewer no median is made, nor a 10th and 90th percentile
 UNEVEN = 1.25  # times the 10th percentile: 1.11 at most with graphs on a GPU; eager: 1.13 undisturbed
 
 
-@invalid("Without them neither preemptions nor cache hits are known: see run.json and server.log.")
 def metrics_missing(e: Evidence) -> Seen:
     """The engine's /metrics were read before and after the load."""
     wanted = ("vllm:num_preemptions_total", "vllm:generation_tokens_total", "vllm:prefix_cache_hits_total")
@@ -30,21 +29,18 @@ def metrics_missing(e: Evidence) -> Seen:
             yield f"/metrics {scrape} the load lack num_gpu_blocks"
 
 
-@invalid("The engine did not load the plug-in: look for `stat_logger_plugins` in server.log.")
 def step_trace_missing(e: Evidence) -> Seen:
     """The step trace exists and has steps."""
     if e.measured and e.record.instruments and not e.rows:
         yield "no step trace" if e.steps is None else "the step trace is empty"
 
 
-@warning("None, if the arm is there to show what they cost: its figures are the client's alone.")
 def instruments_off(e: Evidence) -> Seen:
     """A run has its instruments: step trace and GPU samples."""
     if not e.record.instruments:
         yield "without instruments as asked; every gate on step trace and GPU samples is not applicable"
 
 
-@invalid("The instruments were on all the same: run the block again.")
 def instruments_not_off(e: Evidence) -> Seen:
     """A run of an arm without instruments has neither step trace nor GPU samples."""
     for what, found in (("a step trace", e.steps), ("telemetry", e.telemetry)):
@@ -52,7 +48,6 @@ def instruments_not_off(e: Evidence) -> Seen:
             yield f"it has {what}"
 
 
-@invalid("The engine was killed, its disk was full or the plug-in fell behind: run the block again.")
 def step_trace_incomplete(e: Evidence) -> Seen:
     """The step trace ends with its end line, and no step was dropped or misread."""
     if e.measured and e.steps and not e.steps.complete:
@@ -61,7 +56,6 @@ def step_trace_incomplete(e: Evidence) -> Seen:
         yield f"dropped {e.steps.dropped}, misread {e.steps.errors} of {len(e.rows)} steps"
 
 
-@invalid("The trace misses steps or another server wrote to it: run the block again.")
 def steps_disagree_with_metrics(e: Evidence) -> Seen:
     """The step trace's tokens and preemptions sum to the engine's counters."""
     if e.steps is None or not e.steps.complete or e.after is None or not e.measured:
@@ -76,7 +70,6 @@ def steps_disagree_with_metrics(e: Evidence) -> Seen:
             yield f"{column} in the trace {traced}, {metric} {engine:.0f}"
 
 
-@invalid("Trace and client are not on one clock, or another client used the server: run the block again.")
 def steps_disagree_with_client(e: Evidence) -> Seen:
     """The steps between the client's first request and its end hold exactly the client's tokens."""
     begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.bench_exit_ns
@@ -87,9 +80,6 @@ def steps_disagree_with_client(e: Evidence) -> Seen:
             yield f"{traced} tokens in the trace's window, the client got {client}"
 
 
-@warning(
-    "The machine's pace changed within the run: see its CPU load and clocks, give the engine CPUs of its own (--cpus)."
-)
 def step_time_drift(e: Evidence) -> Seen:
     """Steps that only decode take equally long in each third of the window, within the share DRIFT (medians; steps with
     no fewer running requests than the window's median). How large it is, its tenths tell too."""
@@ -105,10 +95,6 @@ def step_time_drift(e: Evidence) -> Seen:
         yield f"a step took {told} ms in the window's thirds, {range_ms}"
 
 
-@warning(
-    "The host's CPUs are shared or slow: give the engine CPUs of its own (--cpus) on a quiet host. "
-    "The 10th percentile is nearest to an undisturbed step."
-)
 def step_time_uneven(e: Evidence) -> Seen:
     """Steps that only decode, for the number of requests that is commonest in the window, take about equally long: the
     90th percentile is at most UNEVEN times the 10th."""
@@ -121,7 +107,6 @@ def step_time_uneven(e: Evidence) -> Seen:
             yield f"p10, p50, p90 of {len(steps_ms)} steps: {p10:.2f}, {p50:.2f}, {p90:.2f} ms {_more(p90, p10)}"
 
 
-@warning("Model runner V2 does not report them: set VLLM_USE_V2_MODEL_RUNNER=0. Padding is unknown, not 0.")
 def padding_not_reported(e: Evidence) -> Seen:
     """With --cudagraph-metrics the step trace tells padded tokens."""
     reported = any(row.unpadded_tokens is not None for row in e.rows)
@@ -129,7 +114,6 @@ def padding_not_reported(e: Evidence) -> Seen:
         yield f"none of {len(e.rows)} steps has a token count"
 
 
-@invalid("Another vLLM answered: check which Python starts the engine and its PYTHONPATH.", then="give_up")
 def engine_version(e: Evidence) -> Seen:
     """The engine that ran is the one recorded."""
     wanted, found = e.record.engine.version, e.log.vllm_version if e.log else None
@@ -137,16 +121,12 @@ def engine_version(e: Evidence) -> Seen:
         yield f"recorded {wanted}, the log says {found}"
 
 
-@invalid(
-    "Figures of the stand-in say nothing about a GPU: check which engine the server command starts.", then="give_up"
-)
 def simulated_engine(e: Evidence) -> Seen:
     """A run is recorded as simulated if and only if the stand-in engine ran."""
     if e.log and e.log.simulated != e.record.engine.simulated:
         yield f"the log's engine is {'the stand-in' if e.log.simulated else 'not the stand-in'}"
 
 
-@invalid("This version writes another log: add its lines to analysis/formats/server_log.py.", then="give_up")
 def log_format_unknown(e: Evidence) -> Seen:
     """The engine's log holds every line that a log of this arm must hold."""
     asked = _asked(e.record.serve_argv)
@@ -156,7 +136,6 @@ def log_format_unknown(e: Evidence) -> Seen:
         yield f"missing: {', '.join(missing)}"
 
 
-@invalid("The flags did not take effect as written: compare serve_argv in run.json with server.log.", then="give_up")
 def arm_not_confirmed(e: Evidence) -> Seen:
     """The engine's own account of its configuration is that of the arm."""
     if e.log is None:
@@ -184,9 +163,6 @@ def arm_not_confirmed(e: Evidence) -> Seen:
         yield from _other_sizes(e.log, asked)
 
 
-@warning(
-    "Its start counts as a cold one and enters no warm figure; carry the cache along with --cache, or prime the arm."
-)
 def cold_compile_cache(e: Evidence) -> Seen:
     """A run of an arm that compiles found its compile cache warm."""
     state = e.log.compile_cache if e.log else None
@@ -194,7 +170,6 @@ def cold_compile_cache(e: Evidence) -> Seen:
         yield f"the cache was {state}"
 
 
-@warning("A compilation stalls all requests: send more warm-up requests.")
 def jit_in_window(e: Evidence) -> Seen:
     """No kernel was compiled while requests were measured."""
     t = e.record.timeline
@@ -208,7 +183,6 @@ def jit_in_window(e: Evidence) -> Seen:
         yield f"{len(late)} compilations, first {kernel} about {after_s} s after the start"
 
 
-@warning("Requests may have been disturbed: read server.log at this line.")
 def engine_errors(e: Evidence) -> Seen:
     """The engine logged no error before it was told to stop."""
     if e.log and (lines := e.log.error_lines):

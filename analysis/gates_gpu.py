@@ -3,7 +3,7 @@
 A reason whose code begins with `energy_` leaves the run's other figures valid; its energy then counts as not measured.
 """
 
-from analysis.gate import Evidence, Seen, invalid, warning
+from analysis.gate import Evidence, Seen
 
 IDLE_LIMIT_MIB = 2048  # more than this before a start is somebody else's
 MEMORY_SLACK_MIB = 512  # above the reading before the start: freed
@@ -16,7 +16,6 @@ OVER_LIMIT = 0.02  # the board's own regulation
 LEAST_WINDOW_S = 5.0  # shorter: the counter's updates (100 ms) are too coarse
 
 
-@invalid("End these processes, or choose another GPU with --gpu; then run the block again.")
 def foreign_processes(e: Evidence) -> Seen:
     """No other process used the GPU before the start or in the window."""
     r = e.record
@@ -25,7 +24,6 @@ def foreign_processes(e: Evidence) -> Seen:
             yield f"processes {', '.join(map(str, pids))} {when}"
 
 
-@invalid("Another program holds it, or the engine left something behind: end it, then run the block again.")
 def gpu_memory_in_use(e: Evidence) -> Seen:
     """The GPU's memory was free before the start and again after the end."""
     first, after = e.gpu.first_memory_mib, e.gpu.last_memory_mib
@@ -36,21 +34,18 @@ def gpu_memory_in_use(e: Evidence) -> Seen:
         yield f"{after} MiB at the last sample, {before} MiB before the start"
 
 
-@invalid("Cool the GPU or mend its power supply (`nvidia-smi -q -d PERFORMANCE`), then run the block again.")
 def gpu_slowed(e: Evidence) -> Seen:
     """Heat and hardware lowered the clocks in at most SLOWED_PCT percent of the window's samples."""
     if (slowed_pct := e.gpu.slowed_pct or 0) > SLOWED_PCT:
         yield f"{slowed_pct:.1f}% of the samples"
 
 
-@warning("Look at the room's and the GPU's cooling.")
 def gpu_slowed_briefly(e: Evidence) -> Seen:
     """Heat and hardware did not lower the clocks in the window."""
     if 0 < (slowed_pct := e.gpu.slowed_pct or 0) <= SLOWED_PCT:
         yield f"{slowed_pct:.1f}% of the samples"
 
 
-@warning("Cool the GPU better: the next run may be slowed.")
 def gpu_hot(e: Evidence) -> Seen:
     """The GPU stayed HEAT_MARGIN_C degrees or more below the temperature at which it slows down."""
     limit, hottest = e.card.get("temperature_slowdown_c"), e.gpu.hottest_c
@@ -58,56 +53,48 @@ def gpu_hot(e: Evidence) -> Seen:
         yield f"{hottest} °C in the window, it slows down at {limit} °C"
 
 
-@warning("Energy, clocks and heat of this run are unknown: see telemetry_absent_reason in run.json.")
 def telemetry_missing(e: Evidence) -> Seen:
     """A run on a GPU has telemetry."""
     if e.record.gpu and e.record.instruments and e.telemetry is None:
         yield e.record.telemetry_absent_reason or "no samples"
 
 
-@warning("The machine was overloaded, or NVML hung: slowed clocks in the gap would not be seen.")
 def telemetry_gap(e: Evidence) -> Seen:
     """The GPU was sampled without a gap of more than GAP_S seconds."""
     if (gap_s := e.gpu.largest_gap_s or 0) > GAP_S:
         yield f"{gap_s:.1f} s without a sample"
 
 
-@warning("This device or driver has neither; everything else is kept.")
 def energy_unsupported(e: Evidence) -> Seen:
     """The GPU reports energy or power."""
     if e.telemetry and e.telemetry.source is None:
         yield "neither an energy counter nor power samples"
 
 
-@warning("Sampling began late or ended early: see telemetry_absent_reason in run.json and the machine's load.")
 def energy_not_bracketed(e: Evidence) -> Seen:
     """The samples reach over both edges of the window."""
     if e.gpu.source and e.window_s is not None and e.gpu.window_j is None:
         yield "no sample before the window's begin, or none after its end"
 
 
-@warning("A window this short holds too few updates of the counter: give the profile more prompts.")
 def energy_window_short(e: Evidence) -> Seen:
     """The window is LEAST_WINDOW_S seconds or longer."""
     if e.telemetry and e.window_s is not None and e.window_s < LEAST_WINDOW_S:
         yield f"{e.window_s:.2f} s"
 
 
-@warning("A counter that stands still is not read from the device: see the driver's release notes.")
 def energy_counter_static(e: Evidence) -> Seen:
     """The energy counter moves at least every STILL_S seconds."""
     if (still_s := e.gpu.counter_still_s or 0) >= STILL_S:
         yield f"equal readings over {still_s:.1f} s"
 
 
-@warning("The driver was loaded anew or the counter overflowed during the run: switch persistence mode on.")
 def energy_counter_reset(e: Evidence) -> Seen:
     """The energy counter never goes back."""
     if (least_j := e.gpu.least_counted_j or 0) < 0:
         yield f"it went back by {-least_j:.1f} J"
 
 
-@warning("One of the two sensors is wrong: compare with a meter at the wall before using either.")
 def energy_disagrees(e: Evidence) -> Seen:
     """Counter and integrated power agree within the share DISAGREE over the window."""
     counted_j, integrated_j = e.gpu.window_j, e.gpu.window_integrated_j
@@ -115,7 +102,6 @@ def energy_disagrees(e: Evidence) -> Seen:
         yield f"counter {counted_j:.0f} J, integrated power {integrated_j:.0f} J"
 
 
-@warning("No board draws that much for so long: the counter's unit or the limit in provenance.json is wrong.")
 def energy_above_limit(e: Evidence) -> Seen:
     """The window's energy is within the board's power limit and the share OVER_LIMIT of it."""
     limit_mw, window_j = e.card.get("power_limit_mw"), e.gpu.window_j

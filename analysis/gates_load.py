@@ -2,10 +2,9 @@
 
 import math
 
-from analysis.gate import Evidence, Seen, invalid
+from analysis.gate import Evidence, Seen
 
 
-@invalid("The client exits 0 even then: see bench.log and the end of server.log for why requests failed.")
 def no_successful_requests(e: Evidence) -> Seen:
     """The client completed at least one request and got tokens for it."""
     if e.measured and e.bench is None:
@@ -16,7 +15,6 @@ def no_successful_requests(e: Evidence) -> Seen:
             yield f"completed {e.bench.completed}, failed {e.bench.failed}, output tokens {tokens}"
 
 
-@invalid("See the errors in requests.parquet and server.log; run the block again.")
 def failed_requests(e: Evidence) -> Seen:
     """No request failed: refusing requests makes the rest faster."""
     errors = [r.error for r in e.bench.requests if r.error] if e.bench else []
@@ -26,7 +24,6 @@ def failed_requests(e: Evidence) -> Seen:
         yield f"{max(e.bench.failed, len(errors))} of {len(e.bench.requests)} requests failed{first}"
 
 
-@invalid("Requests got lost in the client: see bench.log; run the block again.")
 def request_count_mismatch(e: Evidence) -> Seen:
     """Completed plus failed requests, and rows, equal the prompts asked for."""
     if b := e.bench:
@@ -35,7 +32,6 @@ def request_count_mismatch(e: Evidence) -> Seen:
             yield f"{wanted} prompts, completed {b.completed} + failed {b.failed}, {len(b.requests)} rows"
 
 
-@invalid("A stream broke off or stopped early: check --ignore-eos, max_model_len and server.log.")
 def short_output(e: Evidence) -> Seen:
     """Every request got as many tokens as it asked for."""
     lengths = [(r.request, r.output_tokens) for r in e.served]
@@ -45,14 +41,12 @@ def short_output(e: Evidence) -> Seen:
         yield f"the engine was asked for {asked} tokens and generated {got}"
 
 
-@invalid("The client's tokenizer does not fit the engine's: pass the same --tokenizer to both.", then="give_up")
 def input_length_drift(e: Evidence) -> Seen:
     """Every prompt has the length asked for, as the engine counts it."""
     lengths = [(r.request, r.input_tokens) for r in e.served]
-    return _off_length(lengths, e.record.input_tokens, e.record.range_ratio)
+    yield from _off_length(lengths, e.record.input_tokens, e.record.range_ratio)
 
 
-@invalid("Empty or broken responses were counted as requests: see server.log; run the block again.")
 def zero_or_nonfinite_latency(e: Evidence) -> Seen:
     """Every request's times are finite and positive, inter-token times not negative."""
     for row in e.served:
@@ -61,7 +55,6 @@ def zero_or_nonfinite_latency(e: Evidence) -> Seen:
             yield f"request {row.request}: start {row.start_s}, ttft {row.ttft_s}, latency {row.latency_s} s"
 
 
-@invalid("Client and engine saw different work: another client may use the server, or requests were cut.")
 def token_sum_mismatch(e: Evidence) -> Seen:
     """The client's token totals equal the sums over its requests and what the engine counted."""
     if e.bench is None or not e.bench.requests:
@@ -79,7 +72,6 @@ def token_sum_mismatch(e: Evidence) -> Seen:
             yield f"vllm:{counter}_total grew by {engine}, the client saw {own} and {warmups} warm-ups of {warm}"
 
 
-@invalid("The client stalled outside its requests: see the machine's load; run the block again.")
 def duration_mismatch(e: Evidence) -> Seen:
     """The client's duration is the time from its first request to its last token."""
     if e.bench and e.bench.window_s:
@@ -90,7 +82,6 @@ def duration_mismatch(e: Evidence) -> Seen:
             yield f"duration {duration_s:.3f} s, first request to last token {window_s:.3f} s"
 
 
-@invalid("One of the files was changed after the run, or belongs to another: restore the folder from a copy.")
 def files_disagree(e: Evidence) -> Seen:
     """run.json and the client's own summary tell what the requests and counters tell."""
     t, blocks = e.record.timeline, e.after.num_gpu_blocks if e.after else None
@@ -109,7 +100,6 @@ def files_disagree(e: Evidence) -> Seen:
             yield f"output_throughput {said:.2f} tokens/s, the requests give {own:.2f}"
 
 
-@invalid("Start the server with --no-enable-prefix-caching.", then="give_up")
 def prefix_cache_hits(e: Evidence) -> Seen:
     """No prompt was served from the prefix cache."""
     if e.after and (hits := e.after.value("vllm:prefix_cache_hits_total")):

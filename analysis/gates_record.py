@@ -6,9 +6,8 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import fmean
 
-from analysis.gate import Evidence, Seen, invalid
+from analysis.gate import Evidence, Seen
 
-OTHERS = "One of the files was changed after the run, or belongs to another: restore the folder from a copy."
 _ORDER = (
     "run_begin_ns", "exec_ns", "healthy_ns", "probe_sent_ns", "probe_first_token_ns", "probe_end_ns", "go_ns",
     "window_begin_ns", "window_end_ns", "bench_exit_ns", "stop_ns", "exited_ns", "memory_freed_ns", "run_end_ns",
@@ -19,7 +18,6 @@ FIRST_SAMPLE_S = 2.0  # it is waited for, then the engine is started
 EDGE_S = 1.0  # between the last step and the last token
 
 
-@invalid("The folder was renamed: restore it from a copy.")
 def name_disagrees(e: Evidence) -> Seen:
     """A run's name is made of what it is, and its place in the block is its arm's."""
     r = e.record
@@ -33,7 +31,6 @@ def name_disagrees(e: Evidence) -> Seen:
         yield f"run {at} of its block, in which the arms are {', '.join(r.block_arms)}"
 
 
-@invalid(OTHERS)
 def moments_out_of_order(e: Evidence) -> Seen:
     """A run's moments follow each other."""
     for names in (_ORDER, _CLIENT_ORDER):
@@ -43,7 +40,6 @@ def moments_out_of_order(e: Evidence) -> Seen:
                 yield f"{then} is before {first}"
 
 
-@invalid(OTHERS)
 def start_disagrees_with_log(e: Evidence) -> Seen:
     """The engine took at least as long to start as its own log says, and its log's clock agrees."""
     t, log = e.record.timeline, e.log
@@ -60,7 +56,6 @@ def start_disagrees_with_log(e: Evidence) -> Seen:
         yield f"{early_s:.1f} s {what}"
 
 
-@invalid(OTHERS)
 def start_disagrees_with_samples(e: Evidence) -> Seen:
     """The engine was started right after the first GPU sample; a container, which is made first, some time after it."""
     after_s, most_s = e.gpu.exec_after_s, math.inf if e.record.container else FIRST_SAMPLE_S
@@ -68,7 +63,6 @@ def start_disagrees_with_samples(e: Evidence) -> Seen:
         yield f"started {after_s:.2f} s after the first sample"
 
 
-@invalid(OTHERS)
 def record_disagrees_with_commands(e: Evidence) -> Seen:
     """run.json and the engine's log name weights, seed, engine and context as the command lines do."""
     r, dummy = e.record, "dummy" in _values(e.record.serve_argv, "--load-format")
@@ -83,7 +77,6 @@ def record_disagrees_with_commands(e: Evidence) -> Seen:
         yield f"--max-model-len {told[-1]}, the engine's log has {logged}"
 
 
-@invalid(OTHERS)
 def sitting_disagrees(e: Evidence) -> Seen:
     """A run took place where and after its sitting's provenance was collected."""
     r, machine, gpu = e.record, e.sitting.get("machine") or {}, e.sitting.get("gpu") or {}
@@ -103,7 +96,6 @@ def sitting_disagrees(e: Evidence) -> Seen:
         yield f"begun {r.wall_start}, before its sitting's provenance.json ({collected})"
 
 
-@invalid(OTHERS)
 def summary_disagrees(e: Evidence) -> Seen:
     """The client's summary tells what its requests tell."""
     for name, own in _means(e):
@@ -114,7 +106,6 @@ def summary_disagrees(e: Evidence) -> Seen:
         yield f"request {apart.index(max(apart))}: latency is not the first token's time and all between tokens"
 
 
-@invalid(OTHERS)
 def client_log_disagrees(e: Evidence) -> Seen:
     """The client's log tells what its result file tells."""
     for label, name in _LOGGED.items():
@@ -123,7 +114,6 @@ def client_log_disagrees(e: Evidence) -> Seen:
             yield f"{label} {logged:g} in bench.log, {result:g} in bench.json"
 
 
-@invalid(OTHERS)
 def impossible_step(e: Evidence) -> Seen:
     """Every step is one that the engine can make."""
     sizes, t = e.log.capture_sizes if e.log else (), e.record.timeline
@@ -139,7 +129,6 @@ def impossible_step(e: Evidence) -> Seen:
             yield f"step {b.step}: a graph of {b.padded_tokens} tokens was run; none of that size was captured"
 
 
-@invalid(OTHERS)
 def steps_end_elsewhere(e: Evidence) -> Seen:
     """The last step of the load and its last token are at one time."""
     t = e.record.timeline
@@ -150,7 +139,6 @@ def steps_end_elsewhere(e: Evidence) -> Seen:
             yield f"{apart_s:.2f} s apart"
 
 
-@invalid(OTHERS)
 def window_not_sampled(e: Evidence) -> Seen:
     """Clocks and heat were sampled in the window where the GPU reports them."""
     for name, value in (("throttle_reasons", e.gpu.slowed_pct), ("temperature_c", e.gpu.hottest_c)):
