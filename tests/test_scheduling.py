@@ -186,8 +186,9 @@ def test_an_aborted_request_gives_its_blocks_back() -> None:
     scheduler = Scheduler(SchedulerConfig(20, max_model_len=256))
     for name in ("running", "waiting"):
         scheduler.add(name, 200, 50)
-    assert scheduler.step() is not None
-    assert (scheduler.running, scheduler.waiting) == (1, 1)
+    step = scheduler.step()
+    assert step is not None
+    assert (step.running, step.waiting) == (1, 1)
     scheduler.abort("running")
     scheduler.abort("never seen")
     emitted = []
