@@ -4,8 +4,6 @@
 class LoadError(ValueError):
     """Results or a database that cannot be used. `hint` is the next step; the command line prints both."""
 
-    exit_code = 2
-
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)
         self.message = message

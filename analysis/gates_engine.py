@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median, median_low, mode, quantiles
 
 from analysis.formats.run_record import RunRecord
-from analysis.formats.server_log import ServerLog, missing_facts
+from analysis.formats.server_log import missing_facts
 from analysis.formats.steps import StepRow
 from analysis.gate import Evidence, Seen
 
@@ -160,7 +160,11 @@ def arm_not_confirmed(e: Evidence) -> Seen:
             yield "cudagraph_mode is NONE, graphs asked for"
         if modes and not ran_graphs:
             yield "no step ran a CUDA graph"
-        yield from _other_sizes(e.log, asked)
+        sizes = e.log.capture_sizes
+        if sizes and asked.largest not in (None, sizes[-1]):
+            yield f"largest capture size is {sizes[-1]}, asked for {asked.largest} (the engine cuts to a default size)"
+        if sizes and asked.sizes and set(asked.sizes) != set(sizes):
+            yield f"capture sizes are {sizes[0]} to {sizes[-1]} ({len(sizes)}), asked for {len(asked.sizes)} others"
 
 
 def cold_compile_cache(e: Evidence) -> Seen:
@@ -228,14 +232,6 @@ def _asked(argv: tuple[str, ...]) -> _Asked:
         largest=flags.max_cudagraph_capture_size,
         sizes=tuple(flags.cudagraph_capture_sizes),
     )
-
-
-def _other_sizes(log: ServerLog, asked: _Asked) -> Seen:
-    sizes = log.capture_sizes
-    if sizes and asked.largest not in (None, sizes[-1]):
-        yield f"largest capture size is {sizes[-1]}, asked for {asked.largest} (the engine cuts to a default size)"
-    if sizes and asked.sizes and set(asked.sizes) != set(sizes):
-        yield f"capture sizes are {sizes[0]} to {sizes[-1]} ({len(sizes)}), asked for {len(asked.sizes)} others"
 
 
 def _gpu_log(record: RunRecord) -> bool:
