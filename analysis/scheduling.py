@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 GraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -346,8 +347,9 @@ class Prediction:
     scheduled_tokens: int
 
 
+@lru_cache(maxsize=256)
 def predict(
-    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int = 1
+    config: SchedulerConfig, lengths: tuple[tuple[int, int], ...], concurrency: int, client_lag_steps: int = 1
 ) -> Prediction:
     """Of a closed loop. Raises SchedulingError as `closed_loop` does."""
     return summary(closed_loop(config, lengths, concurrency, client_lag_steps, skip=True))

@@ -5,7 +5,6 @@ The model gets the lengths of a run's own requests and the cell's concurrency; n
 """
 
 from contextlib import suppress
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,7 +48,6 @@ def _is_jump(gap_blocks: int, left: Prediction | None, right: Prediction | None)
     return gap_blocks > _JUMP_BLOCKS and len(steps) == 2 and abs(steps[0] / steps[1] - 1) > _JUMP_SHARE
 
 
-@lru_cache(maxsize=256)
 def _predict(
     lengths: tuple[tuple[int, int], ...], concurrency: int, size: int, context: int, budget: int, blocks: int
 ) -> Prediction | None:
