@@ -7,8 +7,6 @@ tokens (recomputed ones included) for an arm's KV pool. The prefill time is give
 throughput. No time is predicted from a card's or a model's properties.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import tomllib
@@ -233,7 +231,7 @@ class _Case:
     """A server under a load. `used`: the facts that were looked at. `ran`: the arms whose throughput was measured."""
 
     def __init__(self, facts: Facts, lengths: Sequence[tuple[int, int]]) -> None:
-        self.facts, self.used, self.predicted = _ASSUMED | facts, Facts(), dict[float, Prediction]()
+        self.facts, self.used = _ASSUMED | facts, Facts()
         self.concurrency = int(self.need("concurrency").value)
         sizes = default_capture_sizes(int(self.need("max_num_seqs").value))
         self.largest = sizes[-1]
@@ -312,16 +310,14 @@ class _Case:
         return _marked(blocks * block, *inputs, graphs, size)
 
     def predict(self, kv_tokens: float) -> Prediction:
-        if kv_tokens not in self.predicted:
-            names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
-            size, budget, running, context = (int(self.need(name).value) for name in names)
+        names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
+        size, budget, running, context = (int(self.need(name).value) for name in names)
+        try:
             config = SchedulerConfig(floor(kv_tokens / size), size, budget, running, context)
-            try:
-                self.predicted[kv_tokens] = predict(config, self.lengths, self.concurrency)
-            except SchedulingError as error:
-                hint = "give shorter requests, a larger pool or a larger --max-model-len"
-                raise LoadError(f"the load cannot run: {error}", hint) from error
-        return self.predicted[kv_tokens]
+            return predict(config, self.lengths, self.concurrency)
+        except SchedulingError as error:
+            hint = "give shorter requests, a larger pool or a larger --max-model-len"
+            raise LoadError(f"the load cannot run: {error}", hint) from error
 
     def prompts(self, found: Prediction) -> float:
         """Thousands of prompt tokens run, those recomputed after a preemption included."""

@@ -5,8 +5,6 @@ if it has one, lists by verdict (`reproduced`, `not_reproduced`, `not_testable`)
 declares it.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A finished folder's raw files, read for the gates: the same for the runner, `campaign validate` and the load."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,18 +1,18 @@
-"""What a gate judges and what a gate is; the gates stand in gates_*.py."""
-
-from __future__ import annotations
+"""What a gate judges and what a gate is. The checks stand in gates_*.py, what follows from a finding in gates.toml."""
 
 import math
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from inspect import isgeneratorfunction
+from pathlib import Path
 from typing import Any, Literal
 
 from analysis.formats.bench import BenchResult, RequestRow
 from analysis.formats.metrics import Metrics
 from analysis.formats.run_record import Reason, RunRecord
 from analysis.formats.server_log import ServerLog
-from analysis.formats.steps import StepTrace
+from analysis.formats.steps import StepRow, StepTrace
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,11 @@ class Evidence:
             return None
         return round(end - begin)
 
+    def told(self, name: str) -> float | None:
+        """A number of the client's summary; None if it is none or not there."""
+        value = self.bench.scalars.get(name) if self.bench else None
+        return value if isinstance(value, int | float) else None
+
     @property
     def gpu(self) -> TelemetryFacts:
         """The telemetry's facts; without telemetry, none."""
@@ -86,33 +91,34 @@ class Evidence:
         """Requests without an error text."""
         return tuple(r for r in self.bench.requests if not r.error) if self.bench else ()
 
+    @property
+    def rows(self) -> tuple[StepRow, ...]:
+        """The steps of the trace, none without one."""
+        return self.steps.rows if self.steps else ()
 
-Check = Callable[..., Any]  # a gate's own: see judge() in gates.py and gates_campaign.py
-Severity = Literal["invalid", "warning"]
+
+Seen = Iterator[str]  # what was seen of a run that a gate's rule does not hold for; the first one is told
+Check = Callable[..., Iterator[Any]]  # a gate's own: see judge() in gates.py and gates_campaign.py
 Then = Literal["retry", "give_up", "stop"]
+_FOLLOWS = tomllib.loads(Path(__file__).with_name("gates.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One rule. `check`: its docstring says what must hold, its answer what was seen if that does not hold, else None.
-    `advice`: the next step. `invalid`: the run is shown and counted but enters no figure; `warning`: it enters, marked.
-    `then`: what the runner does with an invalid run: again; leave it, as the same command would end in the same way;
-    end the campaign."""
+    """One rule. `check`: its docstring says what must hold; it yields what was seen where that does not hold. The rest
+    as in gates.toml."""
 
     code: str
-    severity: Severity
-    advice: str
     check: Check
+    severity: Literal["invalid", "warning"]
+    advice: str
     then: Then = "retry"
 
     def reason(self, evidence: str) -> Reason:
         return Reason(code=self.code, severity=self.severity, evidence=evidence, advice=self.advice)
 
 
-def _gate(severity: Severity, advice: str, then: Then = "retry") -> Callable[[Check], Gate]:
-    """Decorator that makes a check a gate; the check's name is the code."""
-    return lambda check: Gate(check.__name__, severity, advice, check, then)
-
-
-invalid = partial(_gate, "invalid")
-warning = partial(_gate, "warning")
+def gates_in(names: Mapping[str, Any]) -> tuple[Gate, ...]:
+    """The gates of a module's names, in their order: its public generator functions."""
+    checks = {name: found for name, found in names.items() if isgeneratorfunction(found) and not name.startswith("_")}
+    return tuple(Gate(code, check, **_FOLLOWS[code]) for code, check in checks.items())

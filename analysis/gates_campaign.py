@@ -1,7 +1,5 @@
 """Gates that need several runs: does each run belong to its arm and its block, and are arms the same throughout."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +8,7 @@ from itertools import chain, combinations
 from typing import Any
 
 from analysis.formats.run_record import Reason, RunRecord
-from analysis.gate import Gate, invalid, warning
+from analysis.gate import gates_in
 
 MEASUREMENTS = ("requests.parquet", "steps.parquet", "telemetry.parquet", "bench.log.gz")
 Finding = tuple[RunRecord, str]  # a run and what was seen
@@ -52,7 +50,6 @@ class Campaign:
         return gpu, record.weights, record.engine.simulated, self.must_agree.get(record.sitting_id)
 
 
-@invalid("Run the block again as a whole.")
 def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
     """All arms of a block ran on one GPU of one machine."""
     for runs in c.passes():
@@ -61,7 +58,6 @@ def block_on_several_gpus(c: Campaign) -> Iterator[Finding]:
             yield from ((run, f"pass {run.pass_number} ran on {len(places)} machines or GPUs") for run in runs.values())
 
 
-@invalid("One of the folders was changed after the run: restore it from a copy, or run the block again as a whole.")
 def order_disagrees(c: Campaign) -> Iterator[Finding]:
     """In a sitting, a pass's runs began in the order of their places in the block. A later attempt may come after any
     other run, as may, in a later sitting, a first one whose folder could not be read any more."""
@@ -73,9 +69,6 @@ def order_disagrees(c: Campaign) -> Iterator[Finding]:
                 yield from ((run, f"{a.arm} began after {b.arm}, before which it stands") for run in (a, b))
 
 
-@invalid(
-    "The run was filed under another name, or campaign.json was changed: restore both from a copy.", then="give_up"
-)
 def not_as_configured(c: Campaign) -> Iterator[Finding]:
     """A run's campaign, command line and load are those of campaign.json, of its arm and of its profile."""
     name = c.configuration.get("campaign", {}).get("name")
@@ -104,10 +97,6 @@ def not_as_configured(c: Campaign) -> Iterator[Finding]:
                 yield run, f"profile {run.profile}: {key} is {getattr(run, key)}, configured {asked}"
 
 
-@invalid(
-    "Pin the counts (pin_kv_blocks in campaign.toml), so that no start finds another one; then run the campaign anew.",
-    then="give_up",
-)
 def kv_not_matched(c: Campaign) -> Iterator[Finding]:
     """An arm whose KV blocks are those of another arm has as many as that arm."""
     for runs in c.passes():
@@ -119,7 +108,6 @@ def kv_not_matched(c: Campaign) -> Iterator[Finding]:
                 yield run, f"{run.num_gpu_blocks} blocks, {base.arm} in the same pass {base.num_gpu_blocks}"
 
 
-@invalid("A folder was copied under another name: remove the copy.", then="stop")
 def measured_twice(c: Campaign) -> Iterator[Finding]:
     """Each run was measured: no file of measurements is that of another run, no two ran on one GPU at one time."""
     seen: dict[str, RunRecord] = {}
@@ -138,19 +126,14 @@ def measured_twice(c: Campaign) -> Iterator[Finding]:
             yield from ((a, f"the same as {b.folder}, or at the same time") for a, b in ((run, twin), (twin, run)))
 
 
-@invalid(
-    "The first start that gave the number is gone: restore its folder in primes/, or begin another results folder.",
-    then="stop",
-)
 def pinned_kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
     """With pinned KV blocks an arm has the same number of them in all its runs."""
-    return c.other_pools() if c.pinned else iter(())
+    yield from c.other_pools() if c.pinned else ()
 
 
-@warning("Pin it (pin_kv_blocks in campaign.toml): runs with different pools are different arms.")
 def kv_blocks_differ(c: Campaign) -> Iterator[Finding]:
     """An arm has the same number of KV blocks in all its runs."""
-    return iter(()) if c.pinned else c.other_pools()
+    yield from () if c.pinned else c.other_pools()
 
 
 def _fixed(flags: Sequence[str]) -> set[str]:
@@ -158,7 +141,7 @@ def _fixed(flags: Sequence[str]) -> set[str]:
     return {flag for flag in flags if flag.startswith("-") and "{" not in flag}
 
 
-GATES = tuple(gate for gate in vars().copy().values() if isinstance(gate, Gate))
+GATES = gates_in(vars())
 
 
 def judge_together(campaign: Campaign) -> dict[str, tuple[Reason, ...]]:

@@ -3,9 +3,7 @@
 A reason whose code begins with `energy_` leaves the run's other figures valid; its energy then counts as not measured.
 """
 
-from __future__ import annotations
-
-from analysis.gate import Evidence, invalid, warning
+from analysis.gate import Evidence, Seen
 
 IDLE_LIMIT_MIB = 2048  # more than this before a start is somebody else's
 MEMORY_SLACK_MIB = 512  # above the reading before the start: freed
@@ -18,115 +16,96 @@ OVER_LIMIT = 0.02  # the board's own regulation
 LEAST_WINDOW_S = 5.0  # shorter: the counter's updates (100 ms) are too coarse
 
 
-@invalid("End these processes, or choose another GPU with --gpu; then run the block again.")
-def foreign_processes(e: Evidence) -> str | None:
+def foreign_processes(e: Evidence) -> Seen:
     """No other process used the GPU before the start or in the window."""
     r = e.record
     for pids, when in ((r.gpu_processes_before, "before the start"), (r.gpu_processes_in_window, "in the window")):
         if pids:
-            return f"processes {', '.join(map(str, pids))} {when}"
-    return None
+            yield f"processes {', '.join(map(str, pids))} {when}"
 
 
-@invalid("Another program holds it, or the engine left something behind: end it, then run the block again.")
-def gpu_memory_in_use(e: Evidence) -> str | None:
+def gpu_memory_in_use(e: Evidence) -> Seen:
     """The GPU's memory was free before the start and again after the end."""
     first, after = e.gpu.first_memory_mib, e.gpu.last_memory_mib
     before = e.record.idle_gpu_memory_mib if e.record.idle_gpu_memory_mib is not None else first
     if max(before or 0, first or 0) > IDLE_LIMIT_MIB:
-        return f"{max(before or 0, first or 0)} MiB before the start"
+        yield f"{max(before or 0, first or 0)} MiB before the start"
     if before is not None and after is not None and after > before + MEMORY_SLACK_MIB:
-        return f"{after} MiB at the last sample, {before} MiB before the start"
-    return None
+        yield f"{after} MiB at the last sample, {before} MiB before the start"
 
 
-@invalid("Cool the GPU or mend its power supply (`nvidia-smi -q -d PERFORMANCE`), then run the block again.")
-def gpu_slowed(e: Evidence) -> str | None:
+def gpu_slowed(e: Evidence) -> Seen:
     """Heat and hardware lowered the clocks in at most SLOWED_PCT percent of the window's samples."""
-    return f"{e.gpu.slowed_pct:.1f}% of the samples" if (e.gpu.slowed_pct or 0) > SLOWED_PCT else None
+    if (slowed_pct := e.gpu.slowed_pct or 0) > SLOWED_PCT:
+        yield f"{slowed_pct:.1f}% of the samples"
 
 
-@warning("Look at the room's and the GPU's cooling.")
-def gpu_slowed_briefly(e: Evidence) -> str | None:
+def gpu_slowed_briefly(e: Evidence) -> Seen:
     """Heat and hardware did not lower the clocks in the window."""
-    return f"{e.gpu.slowed_pct:.1f}% of the samples" if 0 < (e.gpu.slowed_pct or 0) <= SLOWED_PCT else None
+    if 0 < (slowed_pct := e.gpu.slowed_pct or 0) <= SLOWED_PCT:
+        yield f"{slowed_pct:.1f}% of the samples"
 
 
-@warning("Cool the GPU better: the next run may be slowed.")
-def gpu_hot(e: Evidence) -> str | None:
+def gpu_hot(e: Evidence) -> Seen:
     """The GPU stayed HEAT_MARGIN_C degrees or more below the temperature at which it slows down."""
     limit, hottest = e.card.get("temperature_slowdown_c"), e.gpu.hottest_c
-    if limit is None or hottest is None or hottest <= limit - HEAT_MARGIN_C:
-        return None
-    return f"{hottest} °C in the window, it slows down at {limit} °C"
+    if limit is not None and hottest is not None and hottest > limit - HEAT_MARGIN_C:
+        yield f"{hottest} °C in the window, it slows down at {limit} °C"
 
 
-@warning("Energy, clocks and heat of this run are unknown: see telemetry_absent_reason in run.json.")
-def telemetry_missing(e: Evidence) -> str | None:
+def telemetry_missing(e: Evidence) -> Seen:
     """A run on a GPU has telemetry."""
-    if e.record.gpu is None or not e.record.instruments or e.telemetry is not None:
-        return None
-    return e.record.telemetry_absent_reason or "no samples"
+    if e.record.gpu and e.record.instruments and e.telemetry is None:
+        yield e.record.telemetry_absent_reason or "no samples"
 
 
-@warning("The machine was overloaded, or NVML hung: slowed clocks in the gap would not be seen.")
-def telemetry_gap(e: Evidence) -> str | None:
+def telemetry_gap(e: Evidence) -> Seen:
     """The GPU was sampled without a gap of more than GAP_S seconds."""
-    return f"{e.gpu.largest_gap_s:.1f} s without a sample" if (e.gpu.largest_gap_s or 0) > GAP_S else None
+    if (gap_s := e.gpu.largest_gap_s or 0) > GAP_S:
+        yield f"{gap_s:.1f} s without a sample"
 
 
-@warning("This device or driver has neither; everything else is kept.")
-def energy_unsupported(e: Evidence) -> str | None:
+def energy_unsupported(e: Evidence) -> Seen:
     """The GPU reports energy or power."""
-    return "neither an energy counter nor power samples" if e.telemetry and e.telemetry.source is None else None
+    if e.telemetry and e.telemetry.source is None:
+        yield "neither an energy counter nor power samples"
 
 
-@warning("Sampling began late or ended early: see telemetry_absent_reason in run.json and the machine's load.")
-def energy_not_bracketed(e: Evidence) -> str | None:
+def energy_not_bracketed(e: Evidence) -> Seen:
     """The samples reach over both edges of the window."""
-    if e.gpu.source is None or e.window_s is None or e.gpu.window_j is not None:
-        return None
-    return "no sample before the window's begin, or none after its end"
+    if e.gpu.source and e.window_s is not None and e.gpu.window_j is None:
+        yield "no sample before the window's begin, or none after its end"
 
 
-@warning("A window this short holds too few updates of the counter: give the profile more prompts.")
-def energy_window_short(e: Evidence) -> str | None:
+def energy_window_short(e: Evidence) -> Seen:
     """The window is LEAST_WINDOW_S seconds or longer."""
-    if not e.telemetry or e.window_s is None or e.window_s >= LEAST_WINDOW_S:
-        return None
-    return f"{e.window_s:.2f} s"
+    if e.telemetry and e.window_s is not None and e.window_s < LEAST_WINDOW_S:
+        yield f"{e.window_s:.2f} s"
 
 
-@warning("A counter that stands still is not read from the device: see the driver's release notes.")
-def energy_counter_static(e: Evidence) -> str | None:
+def energy_counter_static(e: Evidence) -> Seen:
     """The energy counter moves at least every STILL_S seconds."""
-    still_s = e.gpu.counter_still_s or 0
-    return f"equal readings over {still_s:.1f} s" if still_s >= STILL_S else None
+    if (still_s := e.gpu.counter_still_s or 0) >= STILL_S:
+        yield f"equal readings over {still_s:.1f} s"
 
 
-@warning("The driver was loaded anew or the counter overflowed during the run: switch persistence mode on.")
-def energy_counter_reset(e: Evidence) -> str | None:
+def energy_counter_reset(e: Evidence) -> Seen:
     """The energy counter never goes back."""
-    least_j = e.gpu.least_counted_j or 0
-    return f"it went back by {-least_j:.1f} J" if least_j < 0 else None
+    if (least_j := e.gpu.least_counted_j or 0) < 0:
+        yield f"it went back by {-least_j:.1f} J"
 
 
-@warning("One of the two sensors is wrong: compare with a meter at the wall before using either.")
-def energy_disagrees(e: Evidence) -> str | None:
+def energy_disagrees(e: Evidence) -> Seen:
     """Counter and integrated power agree within the share DISAGREE over the window."""
     counted_j, integrated_j = e.gpu.window_j, e.gpu.window_integrated_j
-    if not counted_j or integrated_j is None or abs(integrated_j - counted_j) <= DISAGREE * abs(counted_j):
-        return None
-    return f"counter {counted_j:.0f} J, integrated power {integrated_j:.0f} J"
+    if counted_j and integrated_j is not None and abs(integrated_j - counted_j) > DISAGREE * abs(counted_j):
+        yield f"counter {counted_j:.0f} J, integrated power {integrated_j:.0f} J"
 
 
-@warning("No board draws that much for so long: the counter's unit or the limit in provenance.json is wrong.")
-def energy_above_limit(e: Evidence) -> str | None:
+def energy_above_limit(e: Evidence) -> Seen:
     """The window's energy is within the board's power limit and the share OVER_LIMIT of it."""
     limit_mw, window_j = e.card.get("power_limit_mw"), e.gpu.window_j
-    if window_j is None or e.window_s is None or limit_mw is None:
-        return None
-    most_j = (1 + OVER_LIMIT) * limit_mw / 1e3 * e.window_s
-    if window_j - (e.gpu.window_error_j or 0) <= most_j:
-        return None
-    return f"{window_j:.0f} J in {e.window_s:.1f} s; the limit allows {most_j:.0f} J"
+    if window_j is not None and e.window_s is not None and limit_mw is not None:
+        most_j = (1 + OVER_LIMIT) * limit_mw / 1e3 * e.window_s
+        if window_j - (e.gpu.window_error_j or 0) > most_j:
+            yield f"{window_j:.0f} J in {e.window_s:.1f} s; the limit allows {most_j:.0f} J"

@@ -10,12 +10,11 @@ priorities.
 Pure: the same calls give the same steps. Units: tokens, blocks of `block_size` tokens, shares 0–1.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 GraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
@@ -131,14 +130,6 @@ class Scheduler:
         self._finished_to_report = False  # the engine plans one more, empty step to tell its worker
 
     @property
-    def running(self) -> int:
-        return len(self._running)
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    @property
     def kv_usage(self) -> float:
         return 1.0 - self._free / self.config.usable_blocks if self.config.usable_blocks else 0.0
 
@@ -219,9 +210,6 @@ class Scheduler:
             self._plan_waiting(batch)
         return batch
 
-    def _budget(self, batch: _Batch) -> int:
-        return self.config.max_num_batched_tokens - batch.tokens
-
     def _plan_running(self, batch: _Batch) -> bool:
         """Plan the running requests; True if one was preempted for want of blocks."""
         preempted = False
@@ -246,11 +234,12 @@ class Scheduler:
         return preempted
 
     def _plan_waiting(self, batch: _Batch) -> None:
-        while self._waiting and self._budget(batch) > 0 and len(self._running) < self.config.max_num_seqs:
+        budget, most = self.config.max_num_batched_tokens, self.config.max_num_seqs
+        while self._waiting and batch.tokens < budget and len(self._running) < most:
             request = self._waiting[0]
             if self.config.blocks_for(request.tokens) > self._free:
                 return
-            wanted = min(request.tokens, self._budget(batch))
+            wanted = min(request.tokens, budget - batch.tokens)
             self._allocate(request, wanted)
             self._running.append(self._waiting.popleft())
             request.waiting = False
@@ -302,7 +291,7 @@ class Scheduler:
         tokens = batch.tokens or None
         padded, mode = self.config.padded(tokens, batch.uniform_decode) if tokens else (None, None)
         return Step(
-            self.running, self.waiting, self.kv_usage, preempted, prompt_tokens if emitted else None,
+            len(self._running), len(self._waiting), self.kv_usage, preempted, prompt_tokens if emitted else None,
             len(emitted) or None, tokens, padded, mode, tuple([r.request_id for r in emitted]), finished,
         )  # fmt: skip
 
@@ -358,8 +347,9 @@ class Prediction:
     scheduled_tokens: int
 
 
+@lru_cache(maxsize=256)
 def predict(
-    config: SchedulerConfig, lengths: Iterable[tuple[int, int]], concurrency: int, client_lag_steps: int = 1
+    config: SchedulerConfig, lengths: tuple[tuple[int, int], ...], concurrency: int, client_lag_steps: int = 1
 ) -> Prediction:
     """Of a closed loop. Raises SchedulingError as `closed_loop` does."""
     return summary(closed_loop(config, lengths, concurrency, client_lag_steps, skip=True))

@@ -4,11 +4,9 @@ and for the pools that the published study's figures imply.
 The model gets the lengths of a run's own requests and the cell's concurrency; no time and no measured step enters it.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
-from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 
 import duckdb
 
@@ -17,26 +15,14 @@ from analysis.scheduling import Prediction, SchedulerConfig, SchedulingError, pr
 _CURVE_POINTS = 24
 _JUMP_BLOCKS, _JUMP_SHARE = 4, 0.01  # two points further apart, in blocks and in steps, get one between them
 _MARGIN = 0.09  # of the blocks measured, beyond the least and the greatest
-_CELLS = """
-    SELECT setup, model, profile, block_tokens(kv_block_tokens) AS tokens, true AS curve,
-           any_value(concurrency), any_value(max_model_len), any_value(max_num_batched_tokens),
-           list(DISTINCT num_gpu_blocks ORDER BY num_gpu_blocks), any_value(lengths ORDER BY repetition, folder)
-    FROM runs JOIN run_figures USING (folder)
-    JOIN (
-        SELECT folder, list((q.input_tokens, q.output_tokens) ORDER BY request) AS lengths
-        FROM requests q GROUP BY folder
-    ) USING (folder)
-    WHERE steps IS NOT NULL AND num_gpu_blocks IS NOT NULL AND concurrency > 1 GROUP BY ALL
-    UNION ALL SELECT 'published study', '32b', 'sustained', 16, false, 64, 4096, 8192, blocks,
-           list_transform(range(500), lambda i: (1024, 128)) FROM published_pools
-    ORDER BY ALL
-"""
+_CELLS = Path(__file__).with_name("staircase.sql")
 
 
 def add_staircase(con: duckdb.DuckDBPyConnection) -> None:
     """Fill `model_steps`: each measured count of blocks of a size and, where the pool is too small for the load, a
     curve, finer at its jumps."""
-    for *cell, size, curve, concurrency, context, budget, measured, lengths in con.execute(_CELLS).fetchall():
+    cells = con.execute(_CELLS.read_text(encoding="utf-8")).fetchall()
+    for *cell, size, curve, concurrency, context, budget, measured, lengths in cells:
         block_need = concurrency * max(-(-sum(pair) // size) for pair in lengths)
         load = (tuple(lengths), concurrency, size, context or 4096, budget or 8192)
         points = set(measured)
@@ -62,7 +48,6 @@ def _is_jump(gap_blocks: int, left: Prediction | None, right: Prediction | None)
     return gap_blocks > _JUMP_BLOCKS and len(steps) == 2 and abs(steps[0] / steps[1] - 1) > _JUMP_SHARE
 
 
-@lru_cache(maxsize=256)
 def _predict(
     lengths: tuple[tuple[int, int], ...], concurrency: int, size: int, context: int, budget: int, blocks: int
 ) -> Prediction | None:

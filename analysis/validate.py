@@ -3,8 +3,6 @@
 The runner, `campaign validate` and the load share it, so that a gate of a later version holds for older data too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib
@@ -78,20 +76,13 @@ def judge_each(results: Path) -> Iterator[list[Verdict]]:
 
 
 def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts with what the gates on several runs add to them."""
-    good = [v.record for v in verdicts if v.record and v.status == "valid"]
-    found = reasons_together(results, configuration, good)
-    return [_with(v, found[v.folder.name]) if v.status == "valid" and v.folder.name in found else v for v in verdicts]
-
-
-def reasons_together(
-    results: Path, configuration: Mapping[str, Any], records: Sequence[RunRecord]
-) -> dict[str, tuple[Reason, ...]]:
-    """By folder, the gates on several runs that fire. `records`: those that passed the gates of one run."""
-    provenance = {sitting: read_provenance(results, sitting) for sitting in sorted({r.sitting_id for r in records})}
+    """The verdicts with what the gates on several runs add to them, of those that are valid by themselves."""
+    good = tuple(v.record for v in verdicts if v.record and v.status == "valid")
+    provenance = {sitting: read_provenance(results, sitting) for sitting in sorted({r.sitting_id for r in good})}
     keys = sorted({key for found in provenance.values() for key in found.get("must_agree") or ()})
     agree = {sitting: json.dumps([fact_at(found, key) for key in keys]) for sitting, found in provenance.items()}
-    return judge_together(Campaign(tuple(records), configuration, agree))
+    found = judge_together(Campaign(good, configuration, agree))
+    return [_with(v, found[v.folder.name]) if v.status == "valid" and v.folder.name in found else v for v in verdicts]
 
 
 def validate(path: Path) -> list[Verdict]:

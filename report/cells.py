@@ -1,7 +1,5 @@
 """How a value of a query's result is written in HTML, Markdown and CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Two data sets in one report: a table's cells beside those of the same table over other data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any

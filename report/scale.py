@@ -1,8 +1,6 @@
 """The scale of an axis: from 0, cut (not from 0), `log`, or `root`, a square root, which spreads small values and has a
 0."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import ceil, floor, log10, sqrt
 

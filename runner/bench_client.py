@@ -4,8 +4,6 @@ It prints `campaign: ready <CLOCK_MONOTONIC ns>` when its prompts are built, the
 file instead makes it leave without measuring.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The campaign's loop: primes and blocks in the plan's order, resumed from what the store already holds."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -17,9 +15,9 @@ from typing import Any
 
 from analysis import gates, gates_campaign
 from analysis.formats.failure import FAILURES
-from analysis.formats.run_record import Reason, RunIdentity, RunRecord
+from analysis.formats.run_record import RunIdentity, RunRecord
 from analysis.gate import Then
-from analysis.validate import reasons_together
+from analysis.validate import Verdict, with_campaign_gates
 from runner.config import Config, config_fingerprint
 from runner.config_checks import BLOCKS_FLAG, flag_values
 from runner.context import RunContext
@@ -61,14 +59,6 @@ def why(record: RunRecord) -> str:
     """Of a run that is not valid, in one line."""
     told = "; ".join(f"{r.code}: {r.evidence} ({r.advice})" for r in record.reasons if r.severity == "invalid")
     return record.failure_message or told or record.status
-
-
-def _with_reasons(record: RunRecord, more: tuple[Reason, ...]) -> RunRecord:
-    if not more:
-        return record
-    invalid = any(reason.severity == "invalid" for reason in more)
-    changes = {"reasons": (*record.reasons, *more)} | ({"status": "invalid"} if invalid else {})
-    return record.model_copy(update=changes)
 
 
 @dataclass(frozen=True)
@@ -171,9 +161,10 @@ class Campaign:
     def records(self) -> list[RunRecord]:
         """All runs and primes, as they stand together: with the reasons of the gates on several runs."""
         if self._together is None:
-            good = [record for record in self._written if record.status == "valid"]
-            found = reasons_together(self.store.root, config_fingerprint(self.config), good)
-            self._together = [_with_reasons(record, found.get(record.folder, ())) for record in self._written]
+            alone = [Verdict(Path(r.folder), r.status, r.reasons, r) for r in self._written]
+            judged = with_campaign_gates(self.store.root, config_fingerprint(self.config), alone)
+            changes = ({"status": verdict.status, "reasons": verdict.reasons} for verdict in judged)
+            self._together = [r.model_copy(update=c) for r, c in zip(self._written, changes, strict=True)]
         return self._together
 
     # -- what is left, and how long it takes

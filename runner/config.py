@@ -4,8 +4,6 @@
 allowed. Shapes and values are checked first; references between sections once these are right.
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 from typing import Any

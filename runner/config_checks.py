@@ -1,7 +1,5 @@
 """Checks of campaign.toml beyond one key: references, lengths, flags and variables that the runner owns."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +7,7 @@ from itertools import pairwise
 from itertools import product as product_of
 
 from runner.config_model import CampaignFile, EngineSection
-from runner.config_problems import suggest
+from runner.config_problems import RULES, suggest
 
 SIZE_OF_BLOCK = "--block-size"
 BLOCKS_FLAG = "--num-gpu-blocks-override"
@@ -20,39 +18,7 @@ LENGTH_MARGIN_TOKENS = 16  # a re-encoded random prompt can come out a few token
 REFERENCE = re.compile(r"\{([A-Za-z0-9_-]+)\.([A-Za-z0-9_]+)\}")
 PRIME = "prime"  # third part of a prime's folder name, where a run has its profile
 
-RESERVED_FLAGS = {
-    "--host": "the engine listens on 127.0.0.1",
-    "--port": "every run gets a free port of its own",
-    "--uds": "every run gets a free port of its own",
-    "--model": "set directory in [[model]]",
-    "--served-model-name": "the model's directory is its name",
-    "--tokenizer": "set tokenizer in [[model]]",
-    "--revision": "set revision in [[model]]",
-    "--load-format": "set weights in [[model]]",
-    "--gpu-memory-utilization": "set engine.memory_budget_gib or engine.gpu_memory_utilization",
-    "--max-model-len": "set engine.max_model_len",
-    "--seed": "set campaign.seed",
-    "--config": "write the flags themselves",
-    "--api-server-count": "each step must reach the one step trace",
-}
-_LOG_REASON = "the start-up log is read as facts and must stay in its default form"
-RESERVED_VARIABLES = {
-    "CUDA_VISIBLE_DEVICES": "choose the card with --gpu",
-    "PYTHONPATH": "add a folder with --engine-path",
-    "VLLM_CACHE_ROOT": "say where caches are with --cache",
-    "TRITON_CACHE_DIR": "say where caches are with --cache",
-    "VLLM_PLUGINS": "it would switch off the step trace",
-    "VLLM_LOGGING_LEVEL": _LOG_REASON,
-    "VLLM_LOGGING_CONFIG_PATH": _LOG_REASON,
-    "VLLM_LOGGING_PREFIX": _LOG_REASON,
-    "VLLM_LOGGING_STREAM": _LOG_REASON,
-    "VLLM_CONFIGURE_LOGGING": _LOG_REASON,
-    # read by older versions, silently ignored by 0.23.0
-    "VLLM_ATTENTION_BACKEND": "0.23.0 ignores it; use the flag --attention-backend",
-    "VLLM_FLASH_ATTN_VERSION": "0.23.0 ignores it; use the flag -ac.flash_attn_version",
-    "VLLM_USE_V1": "0.23.0 ignores it",
-    "VLLM_TORCH_PROFILER_DIR": "0.23.0 ignores it",
-}
+RESERVED_FLAGS, RESERVED_VARIABLES = RULES["flags"], RULES["variables"]  # each with the reason
 
 
 def flag_name(argument: str) -> str:

@@ -3,8 +3,6 @@
 A string in `flags` is one flag with its values, as typed in a shell; it is split into arguments here.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

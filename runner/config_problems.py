@@ -1,9 +1,9 @@
 """Turn pydantic's errors on campaign.toml into lines that name the key, the value and what is allowed."""
 
-from __future__ import annotations
-
 import difflib
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -12,18 +12,8 @@ from pydantic_core import ErrorDetails
 from runner.config_model import CampaignFile, Section
 
 _NAME_RULE = "a name may hold a-z, 0-9 and _ only: it becomes part of a folder name"
-_RULES = {  # by pydantic's name of the error
-    "string_type": "must be a string, in quotes",
-    "int_type": "must be a whole number, without quotes",
-    "float_type": "must be a number, without quotes",
-    "bool_type": "must be true or false, without quotes",
-    "finite_number": "must be a finite number",
-    "tuple_type": "must be an array, in [ ]",
-    "dict_type": "must be a table",
-    "model_type": "must be a table",
-    "too_short": "must not be empty",
-    "string_too_short": "must not be empty",
-}
+_FILE = Path(__file__).with_name("config_rules.toml")
+RULES: dict[str, dict[str, str]] = tomllib.loads(_FILE.read_text(encoding="utf-8"))
 
 
 def suggest(wrong: str, allowed: Iterable[str]) -> str:
@@ -62,7 +52,7 @@ def _line(detail: ErrorDetails, raw: dict[str, Any]) -> str:
             rule = "must be a full commit hash: 40 characters 0-9, a-f"
     else:
         message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        rule = _RULES.get(kind, message.replace("String should have", "must have"))
+        rule = RULES["kinds"].get(kind, message.replace("String should have", "must have"))
     return f"{key} = {show(detail['input'])}: {rule}"
 
 

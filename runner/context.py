@@ -1,7 +1,5 @@
 """What one run is given (RunContext) and what it has come to so far (Measured)."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

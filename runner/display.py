@@ -1,7 +1,5 @@
 """What a person sees while a campaign runs: plain lines, or a live panel on a terminal."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import TextIO

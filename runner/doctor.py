@@ -1,7 +1,5 @@
 """`campaign doctor`: every condition of a campaign looked at, each failed one with what mends it. Measures nothing."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Typed errors. Each names what is wrong and the next step; the command line prints both and exits with status 2."""
 
-from __future__ import annotations
-
 from analysis.formats.failure import FAILURES
 
 

@@ -1,7 +1,5 @@
 """Files of a run folder: logs compressed without request lines, tables as Parquet, hashes."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """From the raw output of a run to its finished folder: parse, compress, Parquet, judge, run.json."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

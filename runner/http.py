@@ -1,7 +1,5 @@
 """The engine's HTTP face: readiness, version, metrics, one streaming probe. Loopback only."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -1,7 +1,5 @@
 """From a memory budget in GiB to vLLM's --gpu-memory-utilization, and what fits outside of it."""
 
-from __future__ import annotations
-
 from analysis.formats.run_record import RunRecord
 from runner.config import Config
 from runner.errors import PreflightError

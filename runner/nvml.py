@@ -3,8 +3,6 @@
 `_query` is the one place where NVML's errors become this project's. All calls may be made from any thread.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ shards. A prime is the first start of an arm on a machine: it fills the compile 
 blocks the arm has by nature.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Plain text of a plan: its blocks and runs in order, with an estimate of time and disk."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from runner.config import Config

@@ -5,8 +5,6 @@ A process is found again after a crash by the variable CAMPAIGN_RUN in its envir
 pipe closes, so also after SIGKILL of the runner), and `kill_marked` at the next start of the campaign.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """What is done and what is left: pure functions from the plan and the records in the store."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median

@@ -3,8 +3,6 @@
 `must_agree` repeats the values that runs must share to be pooled. A fact that cannot be had is None.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """The life of one run or prime, from an idle GPU to a complete folder. Nothing it started outlives it."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """What Ctrl-C and SIGTERM do where no campaign runs. Imports nothing that takes time."""
 
-from __future__ import annotations
-
 import os
 import signal
 

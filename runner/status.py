@@ -1,7 +1,5 @@
 """`campaign status`: the blocks of a plan against a results folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from runner.config import Config, changed_keys, config_fingerprint

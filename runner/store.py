@@ -1,7 +1,5 @@
 """The results folder of one campaign: its lock, its configuration, and run folders that appear whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib
@@ -13,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from analysis.errors import LoadError
 from analysis.evidence import check_files
@@ -148,7 +146,7 @@ class Store:
         self.process_mark = f"{self._adopt(config)}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
 
     @classmethod
-    def open(cls, root: Path, config: Config) -> Store:
+    def open(cls, root: Path, config: Config) -> Self:
         """Create or reopen `root` for `config`.
 
         Raises ConfigError when it was begun with a configuration that measures something else, StoreError when
@@ -206,7 +204,7 @@ class Store:
         write_atomic(self.root / "campaign.json", json.dumps(header, indent=1, sort_keys=True) + "\n")
         return store_id
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

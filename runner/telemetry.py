@@ -1,8 +1,6 @@
 """Samples the GPU every 100 ms into a CSV file, and its processes every second, from before the engine's start to
 after its end."""
 
-from __future__ import annotations
-
 import csv
 import threading
 import time

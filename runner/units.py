@@ -1,7 +1,5 @@
 """Small values of options, with units, and how durations are written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import groupby

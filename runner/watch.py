@@ -1,7 +1,5 @@
 """Waiting during a run: every wait also notices a stop request, a dead engine or client, a silent start."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

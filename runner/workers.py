@@ -5,8 +5,6 @@ GPU. A worker inherits the folder's lock, so that no other campaign gets in befo
 when its parent is gone.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -389,6 +389,7 @@ def test_config_json_gives_the_shape(tmp_path: Path) -> None:
         ({"concurrency": 4, "model_shape": "64,8,128,2"}, "the size of the KV pool is not known"),
         ({"concurrency": 4, "model_shape": "64,8,128,2", "card_gib": 40, "weights_gib": 61}, "no memory is left"),
         ({"concurrency": 4, "kv_tokens": "graphs=640,eager=640", "model_shape": "64,8,128,2"}, "the load cannot run"),
+        ({"concurrency": 4, "kv_tokens": "graphs=3,eager=3"}, "the load cannot run: num_gpu_blocks is 0"),
         (
             {"concurrency": 64, "kv_tokens": "graphs=34493,eager=38600", "graph_gib": 1, "model_shape": "64,8,128,2",
              "step_ms": "eager=39", "output_tok_s": "eager=5000"},

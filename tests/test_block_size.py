@@ -20,7 +20,7 @@ from tests import make_store, recorded
 
 ARMS = ("graphs", "eager")
 BLOCKS = 9  # 8 of them usable: of 32 tokens for all eight requests at once, of 16 for four
-LENGTHS, CONCURRENCY = [(16, 8)] * 24, 8
+LENGTHS, CONCURRENCY = ((16, 8),) * 24, 8
 ROOT = Path(__file__).parent.parent
 
 

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
+from inspect import isfunction
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
+from analysis import gates_campaign, gates_engine, gates_gpu, gates_load, gates_record
 from analysis.formats.bench import BenchResult, parse_bench
 from analysis.formats.metrics import Metrics, parse_metrics
 from analysis.formats.run_record import ContainerFacts, EngineIdentity, RunRecord, Timeline
 from analysis.formats.server_log import JitEvent, parse_server_log
 from analysis.formats.steps import parse_steps
-from analysis.gate import TelemetryFacts
+from analysis.gate import TelemetryFacts, Then
 from analysis.gates import GATES, Evidence, judge
 from tests import recorded
 from tests.records import GPU, record
 
+ROOT = Path(__file__).parent.parent
 NS = 1_000_000_000
 ARMS = {
     recorded.GRAPHS: (),
@@ -605,6 +610,23 @@ JUST_RIGHT: list[Break] = [
 def test_every_gate_has_a_breaking_input() -> None:
     assert list(BROKEN) == [gate.code for gate in GATES]
     assert all(gate.check.__doc__ for gate in GATES)  # what must hold
+
+
+def test_every_check_is_a_gate_and_has_its_entry() -> None:
+    modules = (gates_load, gates_engine, gates_gpu, gates_record, gates_campaign)
+    checks = {
+        name
+        for module in modules
+        for name, found in vars(module).items()
+        if isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_")
+    } - {"judge_together"}
+    gates = (*GATES, *gates_campaign.GATES)
+    assert {gate.code for gate in gates} == checks
+    entries = tomllib.loads((ROOT / "analysis" / "gates.toml").read_text(encoding="utf-8"))
+    assert list(entries) == [gate.code for gate in gates]
+    assert {gate.severity for gate in gates} == {"invalid", "warning"}
+    assert {gate.then for gate in gates} == set(get_args(Then))
+    assert all(gate.advice.endswith(".") for gate in gates)
 
 
 @pytest.mark.parametrize(("code", "way"), [(code, way) for code, ways in BROKEN.items() for way in range(len(ways))])

@@ -110,7 +110,8 @@ def test_asynchronous_scheduling_ends_a_request_one_step_later() -> None:
 def test_steps_passed_over_are_those_of_the_whole_simulation(seed: int) -> None:
     rng = random.Random(seed)
     usual = (rng.randint(1, 300), rng.randint(1, 120))
-    lengths = [usual if seed % 2 else (rng.randint(1, 300), rng.randint(1, 120)) for _ in range(rng.randint(1, 60))]
+    each = (usual if seed % 2 else (rng.randint(1, 300), rng.randint(1, 120)) for _ in range(rng.randint(1, 60)))
+    lengths = tuple(each)
     size = rng.choice([1, 4, 16, 32])
     need = max(-(-sum(pair) // size) for pair in lengths)
     config = SchedulerConfig(
@@ -186,8 +187,9 @@ def test_an_aborted_request_gives_its_blocks_back() -> None:
     scheduler = Scheduler(SchedulerConfig(20, max_model_len=256))
     for name in ("running", "waiting"):
         scheduler.add(name, 200, 50)
-    assert scheduler.step() is not None
-    assert (scheduler.running, scheduler.waiting) == (1, 1)
+    step = scheduler.step()
+    assert step is not None
+    assert (step.running, step.waiting) == (1, 1)
     scheduler.abort("running")
     scheduler.abort("never seen")
     emitted = []

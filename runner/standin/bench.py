@@ -4,8 +4,6 @@ Hold-back: with a ready-check timeout above 0 it prints `campaign: ready <CLOCK_
 built, then waits for one byte on stdin; the end of stdin ends it without a run (exit 1).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -20,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, median, pstdev, quantiles
 from typing import Any
 
 from runner.standin.http import read_head
@@ -32,8 +30,7 @@ FLAGS = {
     "backend": "openai", "host": "127.0.0.1", "port": 8000, "model": "", "tokenizer": "",
     "dataset-name": "random", "random-input-len": 1024, "random-output-len": 128, "random-range-ratio": 0.0,
     "num-prompts": 1000, "max-concurrency": 1 << 20, "request-rate": math.inf, "seed": 0, "temperature": 0.0,
-    "num-warmups": 0, "ready-check-timeout-sec": 0, "percentile-metrics": "ttft,tpot,itl",
-    "metric-percentiles": "99", "result-dir": ".", "result-filename": "bench.json",
+    "num-warmups": 0, "ready-check-timeout-sec": 0, "result-dir": ".", "result-filename": "bench.json",
     "request-id-prefix": "bench-",
     # in effect without being given
     "ignore-eos": True, "save-result": True, "save-detailed": True, "disable-tqdm": True,
@@ -129,13 +126,6 @@ def _prompts(args: Namespace) -> list[tuple[str, int, int]]:
     return prompts
 
 
-def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """Linear interpolation between order statistics."""
-    at = (len(ordered) - 1) * percent / 100
-    low, high = ordered[math.floor(at)], ordered[math.ceil(at)]
-    return low + (high - low) * (at % 1)
-
-
 def result_document(args: Namespace, outcomes: Sequence[Outcome], duration_s: float) -> dict[str, Any]:
     """The result file, with the engine's keys in their order. Failed requests are counted and left out of the
     statistics, which are 0 without a successful one."""
@@ -169,15 +159,13 @@ def result_document(args: Namespace, outcomes: Sequence[Outcome], duration_s: fl
         "ttft": [out.ttft for out in good],
         "tpot": [sum(out.itls) / (out.output_tokens - 1) for out in good if out.output_tokens > 1],
         "itl": [gap for out in good for gap in out.itls],
-        "e2el": [out.ttft + sum(out.itls) for out in good],
     }
-    for name in args.percentile_metrics.split(","):
-        values = sorted(value * 1000 for value in series[name]) or [0.0]
-        mean = fmean(values)
-        result[f"mean_{name}_ms"], result[f"median_{name}_ms"] = mean, median(values)
-        result[f"std_{name}_ms"] = math.sqrt(fmean((value - mean) ** 2 for value in values))
-        for percent in map(float, args.metric_percentiles.split(",")):
-            result[f"p{percent:g}_{name}_ms"] = _percentile(values, percent)
+    for name, seconds in series.items():
+        values = [1000 * value for value in seconds] or [0.0]
+        result[f"mean_{name}_ms"], result[f"median_{name}_ms"] = fmean(values), median(values)
+        result[f"std_{name}_ms"] = pstdev(values)
+        several = values if len(values) > 1 else 2 * values
+        result[f"p99_{name}_ms"] = quantiles(several, n=100, method="inclusive")[-1]
     return result
 
 

@@ -1,7 +1,5 @@
 """The engine's loop: the scheduling model on a scaled clock, feeding the completions of the API server."""
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import os

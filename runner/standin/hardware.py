@@ -4,8 +4,6 @@ Figures follow the recorded runs (32B on an H200) and their log lines; the 7B sc
 are for exercise, not for conclusions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from analysis.scheduling import Step

@@ -1,7 +1,5 @@
 """What the stand-in's server and its bench client share of HTTP/1.1."""
 
-from __future__ import annotations
-
 import asyncio
 
 

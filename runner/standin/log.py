@@ -1,7 +1,5 @@
 """The engine's log: 0.23.0's lines from `log_lines.txt`, filled in for the settings and the scaled clock."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

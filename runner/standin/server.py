@@ -1,7 +1,5 @@
 """The face of `vllm serve`: start-up, routes, completions, faults, stop."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -20,7 +18,6 @@ from runner.standin.http import read_head
 from runner.standin.settings import ServeSettings, parse_serve
 
 DIE_AFTER_REQUESTS = 5
-SLOW_FIRST_S = 20.0
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -120,8 +117,6 @@ class Server:
             return _refusal(503, "EngineCore encountered an issue.")
         if fault == "short_outputs" and number % 5 == 0 and output > 2:
             output, completion.reason = output // 3, "stop"
-        if fault == "slow_first_request" and number == 1:
-            await asyncio.sleep(SLOW_FIRST_S / self._settings.speed)
 
         def sink(count: int, finished: bool) -> bool:
             gone = reader.at_eof() or writer.is_closing()

@@ -1,7 +1,5 @@
 """`vllm serve` flags as the stand-in understands them, and what the engine makes of them."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -19,7 +17,6 @@ FAULTS = (
     "die_mid_bench",  # the engine core dies after a few requests: /health 503, later exit 0, as in truth
     "refuse_requests",  # every fourth completion gets 503
     "short_outputs",  # every fifth completion ends early
-    "slow_first_request",
     "leave_orphan",  # a process in a session of its own survives the stop
 )
 FLAGS = {
