@@ -71,20 +71,20 @@ class Server(BaseModel):
     requests: PositiveInt | None = Field(None, le=10000, description="Requests in all.  [assumed: 2 to 8 rounds]")
     input_tokens: PositiveInt | None = Field(None, description="Prompt tokens a request.")
     output_tokens: PositiveInt | None = Field(None, description="Output tokens a request.")
-    range_ratio: float | None = Field(None, ge=0, lt=1, description="Lengths vary by this share.  [assumed: 0]")
-    max_model_len: PositiveInt | None = Field(None, description="Context length.  [assumed: 4096]")
-    max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of a step.  [assumed: 8192]")
-    max_num_seqs: PositiveInt | None = Field(None, description="Requests in a step.  [assumed: 1024]")
-    block_size: PositiveInt | None = Field(None, description="Tokens a KV block.  [assumed: 16]")
+    range_ratio: float | None = Field(None, ge=0, lt=1, description="Lengths vary by this share.")
+    max_model_len: PositiveInt | None = Field(None, description="Context length.")
+    max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of a step.")
+    max_num_seqs: PositiveInt | None = Field(None, description="Requests in a step.")
+    block_size: PositiveInt | None = Field(None, description="Tokens a KV block.")
     kv_tokens: PerArm | None = Field(None, description="ARM=N,…: the log's `GPU KV cache size`.")
     graph_gib: PositiveFloat | None = Field(None, description="The log's `Estimated CUDA graph memory`.")
     model_shape: KvBytes | None = Field(
         None, serialization_alias="kv_bytes", description="LAYERS,KV_HEADS,HEAD_DIM,BYTES, or a config.json."
     )
     card_gib: PositiveFloat | None = Field(None, description="Memory of the card.")
-    utilization: float | None = Field(None, gt=0, le=1, description="--gpu-memory-utilization.  [assumed: 0.92]")
+    utilization: float | None = Field(None, gt=0, le=1, description="--gpu-memory-utilization.")
     weights_gib: PositiveFloat | None = Field(None, description="The log's `Model loading took`.")
-    overhead_gib: PositiveFloat | None = Field(None, description="Activations and the rest.  [assumed: 2.45]")
+    overhead_gib: PositiveFloat | None = Field(None, description="Activations and the rest.")
     step_ms: PerArm | None = Field(None, description="ARM=MS,…: decode step, or TPOT at concurrency 1.")
     prefill_ms: PositiveFloat | None = Field(None, description="Per 1000 prompt tokens.")
     output_tok_s: OneArm | None = Field(None, description="ARM=X: one arm's throughput at this load, for prefill_ms.")
@@ -102,7 +102,7 @@ class Figure:
 
 
 Facts = dict[str, Figure]  # by option name, per-arm ones as `step_ms.graphs`
-_ASSUMED: Facts = {
+ASSUMED: Facts = {
     "range_ratio": Figure(0, "assumed", "all requests of one length"),
     "max_model_len": Figure(4096, "assumed", "context length"),
     "max_num_batched_tokens": Figure(8192, "assumed", "vLLM's default on a card of 70 GiB or more"),
@@ -231,7 +231,7 @@ class _Case:
     """A server under a load. `used`: the facts that were looked at. `ran`: the arms whose throughput was measured."""
 
     def __init__(self, facts: Facts, lengths: Sequence[tuple[int, int]]) -> None:
-        self.facts, self.used = _ASSUMED | facts, Facts()
+        self.facts, self.used = ASSUMED | facts, Facts()
         self.concurrency = int(self.need("concurrency").value)
         sizes = default_capture_sizes(int(self.need("max_num_seqs").value))
         self.largest = sizes[-1]

@@ -330,10 +330,11 @@ def check(database: Path) -> None:
 
 def server_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """An option for each fact of a server that `campaign advise` can be told."""
-    from analysis.advise import Server
+    from analysis.advise import ASSUMED, Server
 
     for name, field in reversed(Server.model_fields.items()):
-        function = click.option(f"--{name.replace('_', '-')}", help=field.description)(function)
+        assumed = f"  [assumed: {ASSUMED[name].value:g}]" if name in ASSUMED else ""
+        function = click.option(f"--{name.replace('_', '-')}", help=f"{field.description}{assumed}")(function)
     return function
 
 
