@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -52,28 +53,38 @@ def slow_down(con: duckdb.DuckDBPyConnection, folder: str, seconds: str) -> None
     con.execute(f"UPDATE decode_fives SET ms = if({when}, 40, 20) WHERE folder = ?", [folder])
 
 
-def doing(con: duckdb.DuckDBPyConnection, run: str, t_ns: float) -> str:
+def doing(con: duckdb.DuckDBPyConnection, run: str, load: str, t_ns: float) -> str:
+    """The column for what `run`, whose load is in the column `load`, did at a moment."""
     columns = "exec_ns, healthy_ns, window_begin_ns, window_end_ns, run_begin_ns, run_end_ns"
     times = con.execute(f"SELECT {columns} FROM runs WHERE folder = ?", [run]).fetchone() or ()
-    names = ("an engine starts", "a load without graphs", "the rest of a run")
-    return next((n for n, a, b in zip(names, times[::2], times[1::2], strict=True) if a <= t_ns <= b), "nothing")
+    names = ("slow_while_an_engine_starts", load, "beside_the_rest_of_a_run")
+    return next((n for n, a, b in zip(names, times[::2], times[1::2], strict=True) if a <= t_ns <= b), "beside_nothing")
 
 
-def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path) -> None:
-    con = side_by_side(tmp_path, 40)
+@pytest.mark.parametrize("other_mode", ["NONE", "FULL"])
+def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path, other_mode: str) -> None:
+    con = side_by_side(tmp_path, 35)
+    for table in ("attempts", "runs"):
+        con.execute(f"UPDATE {table} SET cudagraph_mode = ? WHERE folder = ?", [other_mode, OTHER])
     slow_down(con, EAGER, "second % 3 = 0")
     expected: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for folder, other in ((EAGER, OTHER), (OTHER, EAGER)):
-        for t_ns, ms, over in fives(con, folder):
-            expected[doing(con, other, t_ns)].append((ms, over))
-    rows = {row["on_the_other_gpu"]: row for row in records(con, "09_slow_when")}
-    assert set(rows) == set(expected) == {"an engine starts", "a load without graphs", "the rest of a run", "nothing"}
-    for name, row in rows.items():
-        total = sum(ms for ms, _ in expected[name])
-        assert float(row["decode_s"]) == pytest.approx(5 * total / 1e3, abs=0.51)
-        slow = sum(ms for ms, over in expected[name] if over > 1.2)
-        assert float(row["slow_pct"]) == pytest.approx(100 * slow / total, abs=0.51)
-        assert float(row["over_the_usual"]) == pytest.approx(total / sum(ms / o for ms, o in expected[name]), abs=0.006)
+    load = "beside_a_load_without" if other_mode == "NONE" else "beside_a_load_with_graphs"
+    for t_ns, ms, over in fives(con, EAGER):
+        expected[doing(con, OTHER, load, t_ns)].append((ms, over))
+    rows = {row["run"]: row for row in records(con, "09_slow_when")}
+    assert set(rows) == ({EAGER, OTHER} if other_mode == "NONE" else {EAGER})
+    row, shares = rows[EAGER], {}
+    for name in (name for name in row if name.startswith(("slow_while", "beside"))):
+        decode_s = 5 * sum(ms for ms, _ in expected[name]) / 1e3
+        if decode_s < 4:
+            assert row[name] == "not seen"
+            continue
+        shares[name] = 500 * sum(ms for ms, over in expected[name] if over > 1.2) / 1e3 / decode_s
+        told = [float(number) for number in re.findall(r"\d+", row[name])]
+        assert told == pytest.approx([shares[name], decode_s], abs=0.51)
+    assert {"slow_while_an_engine_starts", load} <= set(shares)
+    less = shares["slow_while_an_engine_starts"] - shares[load]
+    assert row["starts_less_loads"] == (f"{less:.0f}" if other_mode == "FULL" else "not seen")
 
 
 @pytest.mark.parametrize(("seconds", "both"), [("second % 20 < 10", True), ("second % 20 >= 10", False)])
@@ -91,5 +102,7 @@ def test_runs_slow_at_once_are_told_from_runs_slow_each_on_its_own(tmp_path: Pat
 def test_alone_on_its_host_no_run_was_slow_beside_another(tmp_path: Path) -> None:
     load(make_store.recorded_store(tmp_path / "r"), tmp_path / "r.duckdb")
     with connect(tmp_path / "r.duckdb") as con:
-        assert {row["on_the_other_gpu"] for row in records(con, "09_slow_when")} == {"nothing"}
+        rows = records(con, "09_slow_when")
+        assert [row["slow_while_an_engine_starts"] for row in rows] == ["not seen"] * 2
+        assert all("% of " in row["beside_nothing"] for row in rows)
         assert records(con, "09_slow_together") == []
