@@ -60,7 +60,7 @@ def check(database: Path) -> tuple[str, bool]:
             raise LoadError(f"not a database of this version: {error}", "run `campaign load` again") from error
     lines = []
     for setup, name, verdict, reason, expected, differs in rows:
-        note = f"DIFFERS: declared {expected}. " if differs else "as declared. " if expected else ""
+        note = f"DIFFERS: declared {expected}. " if differs else "as the data declares. " if expected else ""
         lines.append(f"{setup}: {name:40} {verdict:15} {note}{reason}".rstrip())
     counts = [f"{sum(row[2] == v for row in rows)} {v}" for v in ("reproduced", "not reproduced", "not testable")]
     differing = sum(row[5] for row in rows)

@@ -31,10 +31,10 @@ answers AS (
     FROM r WHERE profile <> '(all)' AND metric = 'output_tok_s' AND arm_a = 'eager' AND arm_b = 'graphs' GROUP BY setup
     UNION ALL
     SELECT setup, 2, 'What does it buy?', 'A warm start: '
-           || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n')
-                ELSE ' graphs less eager ' || replace(estimate_text(f2(difference)), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
+           || string_agg(model || CASE is_ WHEN 'higher' THEN ' shorter by ' || replace(estimate_text(difference), ' (n', ' s (n') WHEN 'lower' THEN ' longer, graphs less eager ' || replace(estimate_text(difference), ' (n', ' s (n')
+                ELSE ' graphs less eager ' || replace(estimate_text(difference), ' (n', ' s (n') || ', not resolved' END, '; ' ORDER BY model) || '.'
            || coalesce(' Requests until the extra start of the same blocks is repaid: ' || (SELECT string_agg(model || ' ' || profile || ' ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '')
-                || ' at ' || replace(estimate_text(f2(extra)), ' (n', ' s (n') || coalesce(' (computed without the host''s stalls ' || requests_text(calm_requests) || ')', ''), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
+                || ' at ' || replace(estimate_text(extra), ' (n', ' s (n') || coalesce(' (computed without the host''s stalls ' || requests_text(calm_requests) || ')', ''), '; ' ORDER BY model, profile) FROM break_evens b WHERE b.setup = r.setup AND arm = 'graphs') || '.', '')
            || coalesce(' Starts that should be alike, whatever the load and the KV pool (graphs_kv_matched and graphs_bare among graphs, eager_kv_matched among eager): ' || (SELECT string_agg(model || ' ' || arm || ' ' || starts, '; ' ORDER BY model, arm) FROM like_starts l WHERE l.setup = r.setup AND arm IN ('graphs', 'eager') AND n > 1)
                 || '; where they differ much, the extra start is as uncertain.', '')
     FROM r WHERE metric = 'start_s' AND profile = '(all)' AND arm_a = 'graphs' AND arm_b = 'eager' GROUP BY setup
