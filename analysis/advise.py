@@ -287,9 +287,7 @@ class _Case:
 
     def graph_gib(self, arm: str) -> Figure:
         """What vLLM takes out of an arm's KV pool for graphs."""
-        if arm in ("eager", "graphs_kv_matched"):
-            return Figure(0, "given")
-        return self.need("graph_gib" if arm == "graphs" else f"graph_gib.{arm}")
+        return Figure(0, "given") if arm in ARMS[2:] else self.need("graph_gib" + f".{arm}" * (arm != "graphs"))
 
     def kv_tokens(self, arm: str) -> Figure:
         """The first there is: the arm's own as given; by arithmetic on a given card; as measured; another arm's with
@@ -316,8 +314,7 @@ class _Case:
         return _marked(blocks * block, *inputs, graphs, size)
 
     def predict(self, kv_tokens: float) -> Prediction:
-        names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
-        size, budget, running, context = (int(self.need(name).value) for name in names)
+        size, budget, running, context = (int(self.need(n).value) for n in ("block_size", *_BY_CARD, "max_model_len"))
         try:
             config = SchedulerConfig(floor(kv_tokens / size), size, budget, running, context)
             return predict(config, self.lengths, self.concurrency)
@@ -360,8 +357,7 @@ class _Case:
         """By name, in the order shown, what is known of an arm, and how it compares with `eager`'s."""
 
         def faster(pool: float) -> Figure | None:
-            times = self.seconds(arm, pool), self.seconds("eager", pool)
-            return _computed(lambda own_s, eager_s: 100 * (eager_s / own_s - 1), *times)
+            return _computed(lambda a, b: 100 * (b / a - 1), self.seconds(arm, pool), self.seconds("eager", pool))
 
         def break_even(change: float, eager: float, start_s: float, eager_start_s: float) -> float:
             saved_s = change / (100 + change) * self.output_tokens / len(self.lengths) / eager
