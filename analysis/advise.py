@@ -27,7 +27,8 @@ GIB = 2**30
 RESOLUTION = 0.025  # the throughput of recorded arms that it was not fitted to is met this well (tests/test_advise.py)
 _LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "range_ratio")
 _OPEN = "not resolved"
-_AS_RUN = ("output_tok_s.", "steps.", "change.", "break_even.")  # measured facts of this server and load alone
+_AS_RUN = ("output_tok_s.", "steps.", "change.", "calm.", "break_even.")  # measured facts of this server and load alone
+_SHAPE = "LAYERS,KV_HEADS,HEAD_DIM,BYTES or the path of the model's config.json"
 _KV_ERROR = 0.02  # of the pool: how far the range of the change looks
 _CELLS_SQL, _PUBLISHED = (Path(__file__).with_name(name) for name in ("advise.sql", "published.toml"))
 Basis = Literal["measured", "fitted", "given", "assumed", "computed", "computed*"]
@@ -52,9 +53,10 @@ def _kv_bytes(shape: Any) -> int:
             size = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
             width = 4 if (c.get("dtype") or c.get("torch_dtype")) == "float32" else 2
         return int(2 * layers * heads * size * width)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        what = f" ({error!r})" if isinstance(error, OSError | KeyError) else ""
-        raise ValueError(f"LAYERS,KV_HEADS,HEAD_DIM,BYTES or the path of a config.json was expected{what}") from error
+    except OSError as error:
+        raise ValueError(f"{error.strerror}".replace("No such file or directory", "there is no such file")) from error
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise ValueError(f"{_SHAPE} was expected" + f" (without {error})" * isinstance(error, KeyError)) from error
 
 
 PerArm = Annotated[dict[Literal["graphs", "graphs_trimmed", "eager"], PositiveFloat], BeforeValidator(_per_arm)]
@@ -73,14 +75,12 @@ class Server(BaseModel):
     output_tokens: PositiveInt | None = Field(None, description="Output tokens a request.")
     range_ratio: float | None = Field(None, ge=0, lt=1, description="Lengths vary by this share.")
     max_model_len: PositiveInt | None = Field(None, description="Context length.")
-    max_num_batched_tokens: PositiveInt | None = Field(None, description="Token budget of a step.")
-    max_num_seqs: PositiveInt | None = Field(None, description="Requests in a step.")
+    max_num_batched_tokens: PositiveInt | None = Field(None, description="Tokens in a step.  [assumed: by the card]")
+    max_num_seqs: PositiveInt | None = Field(None, description="Requests in a step.  [assumed: by the card]")
     block_size: PositiveInt | None = Field(None, description="Tokens a KV block.")
     kv_tokens: PerArm | None = Field(None, description="ARM=N,…: the log's `GPU KV cache size`.")
-    graph_gib: PositiveFloat | None = Field(None, description="The log's `Estimated CUDA graph memory`.")
-    model_shape: KvBytes | None = Field(
-        None, serialization_alias="kv_bytes", description="LAYERS,KV_HEADS,HEAD_DIM,BYTES, or a config.json."
-    )
+    graph_gib: PositiveFloat | None = Field(None, description="In a log with graphs, `Estimated CUDA graph memory`.")
+    model_shape: KvBytes | None = Field(None, description=f"{_SHAPE}.")
     card_gib: PositiveFloat | None = Field(None, description="Memory of the card.")
     utilization: float | None = Field(None, gt=0, le=1, description="--gpu-memory-utilization.")
     weights_gib: PositiveFloat | None = Field(None, description="The log's `Model loading took`.")
@@ -105,12 +105,11 @@ Facts = dict[str, Figure]  # by option name, per-arm ones as `step_ms.graphs`
 ASSUMED: Facts = {
     "range_ratio": Figure(0, "assumed", "all requests of one length"),
     "max_model_len": Figure(4096, "assumed", "context length"),
-    "max_num_batched_tokens": Figure(8192, "assumed", "vLLM's default on a card of 70 GiB or more"),
-    "max_num_seqs": Figure(1024, "assumed", "vLLM's default on a card of 70 GiB or more"),
     "block_size": Figure(16, "assumed", "tokens a KV block, vLLM's default on a GPU"),
     "utilization": Figure(0.92, "assumed", "vLLM's default"),
     "overhead_gib": Figure(2.45, "assumed", "as measured with 7B and 32B shapes on one H200"),
 }
+_BY_CARD = {"max_num_batched_tokens": (8192, 2048), "max_num_seqs": (1024, 256)}  # vLLM 0.23.0, `get_batch_defaults`
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,7 @@ def answer(database: Path | None, options: dict[str, Any], cell: str = "*") -> l
     for title, own, lengths, warnings in measured(database, cell):
         if told - {"start_s"}:  # another server or load: of its throughput only the fit stays
             own |= {name: f for name, f in _Case(own, lengths).facts.items() if name.startswith("prefill_ms")}
-            own = {name: f for name, f in own.items() if not name.startswith(_AS_RUN)}
+            own = {n: f for n, f in own.items() if not n.startswith(_AS_RUN + (*_BY_CARD,) * ("card_gib" in told))}
             title += ", changed as given"
         found.append(advise(title, own | facts, () if told & set(_LOAD) else lengths, warnings))
     return found
@@ -160,15 +159,12 @@ def given(options: dict[str, Any]) -> Facts:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        told = f"--{name.replace('_', '-')} {options[name]}: {first['msg'].removeprefix('Value error, ')}"
-        raise LoadError(told, "see `campaign advise --help`") from error
+        said = "give one arm" if first["type"] == "too_long" else first["msg"].removeprefix("Value error, ")
+        raise LoadError(f"{_option(name)} {options[name]}: {said}", "see `campaign advise --help`") from error
     if server.prefill_ms and server.output_tok_s:
         raise LoadError("--prefill-ms and --output-tok-s both tell the prefill time", "give one of them")
-    facts: Facts = {}
-    for name, value in server.model_dump(by_alias=True, exclude_none=True).items():
-        for arm, number in value.items() if isinstance(value, dict) else [("", value)]:
-            facts[f"{name}.{arm}".rstrip(".")] = Figure(number, "given")
-    return facts
+    told = {n: v if isinstance(v, dict) else {"": v} for n, v in server.model_dump(exclude_none=True).items()}
+    return {f"{name}.{arm}".rstrip("."): Figure(v, "given") for name, arms in told.items() for arm, v in arms.items()}
 
 
 def measured(database: Path, cell: str) -> list[tuple[str, Facts, list[tuple[int, int]], list[str]]]:
@@ -194,9 +190,9 @@ def advise(title: str, facts: Facts, lengths: Sequence[tuple[int, int]] = (), wa
     """The advice on a server known by `facts`. `lengths`: (prompt, output) tokens of its requests where each is known.
     Raises LoadError for what is missing or could never run, naming the option."""
     case = _Case(facts, lengths)
-    arms = tuple(arm for arm in ARMS if arm != "graphs_trimmed" or case.trim_to)
+    arms = tuple(arm for arm in ARMS if arm != "graphs_trimmed" or not case.untrimmed)
     if unused := [n for n, f in facts.items() if f.basis == "given" and n.partition(".")[2] not in ("", *arms)]:
-        raise LoadError(f"no default size below the largest holds this load, so no {unused[0]}", "leave it out")
+        raise LoadError(f"{case.untrimmed}, so no {unused[0]}", "leave it out")
     eager = case.figures("eager")
     of = {arm: case.figures(arm, eager) if arm != "eager" else eager for arm in (*arms, *case.ran)}
     rows = {name: row for name in of["graphs"] if (row := {arm: f for arm in of if (f := of[arm].get(name))})}
@@ -227,18 +223,25 @@ def _like(arm: str) -> str:
     return arm.partition("_")[0]
 
 
+def _option(name: str, *, told: bool = False) -> str:
+    """The option that gives a fact, with what its help tells."""
+    return f"--{name.replace('_', '-')}" + f" ({Server.model_fields[name].description})".replace(".)", ")") * told
+
+
 class _Case:
-    """A server under a load. `used`: the facts that were looked at. `ran`: the arms whose throughput was measured."""
+    """A server under a load. `used`: the facts that were looked at. `ran`: the arms whose throughput was measured.
+    `untrimmed`: why there is no trimmed arm, if so."""
 
     def __init__(self, facts: Facts, lengths: Sequence[tuple[int, int]]) -> None:
-        self.facts, self.used = ASSUMED | facts, Facts()
-        self.concurrency = int(self.need("concurrency").value)
+        self.facts, self.used, card = ASSUMED | facts, Facts(), facts.get("card_gib")
+        for name, (large, small) in _BY_CARD.items():
+            how = f"`vllm serve`'s default, {large} on a card of 70 GiB or more that is no A100, {small} on others"
+            self.assume(name, small if card and card.value < 70 else large, how)
+        self.concurrency = at_once = int(self.need("concurrency").value)
         sizes = default_capture_sizes(int(self.need("max_num_seqs").value))
-        self.largest = sizes[-1]
-        self.trim_to = next((size for size in sizes[:-1] if size >= self.concurrency), None)
-        some = max(2 * self.concurrency, min(8 * self.concurrency, 2000))
-        self.assume("requests", some, f"{some / self.concurrency:.2g} rounds")
-        study, shape = tomllib.loads(_PUBLISHED.read_text(encoding="utf-8")), self.facts.get("kv_bytes")
+        self.largest, self.trim_to = sizes[-1], next((size for size in sizes[:-1] if size >= at_once), None)
+        self.assume("requests", some := max(2 * at_once, min(8 * at_once, 2000)), f"{some / at_once:.2g} rounds")
+        study, shape = tomllib.loads(_PUBLISHED.read_text(encoding="utf-8")), self.facts.get("model_shape")
         for model, row in study["kv_bytes_per_token"].items():
             if shape and isinstance(row, dict) and row["all"]["all"] == shape.value:
                 how = f"the published study's {model}, which has this KV shape"
@@ -246,8 +249,11 @@ class _Case:
         if self.trim_to and (whole := self.facts.get("graph_gib")):
             share = (sizes.index(self.trim_to) + 1) / len(sizes)
             self.assume("graph_gib.graphs_trimmed", share * whole.value, "in proportion to the sizes captured")
-        rates = {name[13:]: f.basis for name, f in self.facts.items() if name.startswith("output_tok_s.")}
-        self.ran = [arm for arm, basis in rates.items() if basis == "measured"]
+        wanted = () if "kv_tokens.graphs_trimmed" in self.facts else ("graph_gib", "model_shape")
+        lack = " and ".join(_option(name, told=True) for name in wanted if name not in self.facts)
+        pool = lack and f"its KV pool is not known, for want of {lack}"
+        self.untrimmed = pool if self.trim_to else "no default size below the largest holds this load"
+        self.ran = [n[13:] for n, f in self.facts.items() if n.startswith("output_tok_s.") and f.basis == "measured"]
         for arm in (*ARMS, *self.ran):
             if step := self.facts.get(f"step_ms.{_like(arm)}"):
                 self.assume(f"step_ms.{arm}", step.value, f"as with {_like(arm)}")
@@ -270,8 +276,8 @@ class _Case:
         if found := self.get(name):
             return found
         key, _, arm = name.partition(".")
-        option = "--model-shape" if key == "kv_bytes" else f"--{key.replace('_', '-')}"
-        raise LoadError(f"{option}{arm and f' {arm}=…'} is neither measured nor given", f"give {option}")
+        option = _option(key, told=True)
+        raise LoadError(f"{option.split()[0]}{arm and f' {arm}=…'} is neither measured nor given", f"give {option}")
 
     def made_up_lengths(self) -> tuple[tuple[int, int], ...]:
         count, prompt, output, ratio = (self.need(name).value for name in _LOAD[1:])
@@ -281,9 +287,7 @@ class _Case:
 
     def graph_gib(self, arm: str) -> Figure:
         """What vLLM takes out of an arm's KV pool for graphs."""
-        if arm in ("eager", "graphs_kv_matched"):
-            return Figure(0, "given")
-        return self.need("graph_gib" if arm == "graphs" else f"graph_gib.{arm}")
+        return Figure(0, "given") if arm in ARMS[2:] else self.need("graph_gib" + f".{arm}" * (arm != "graphs"))
 
     def kv_tokens(self, arm: str) -> Figure:
         """The first there is: the arm's own as given; by arithmetic on a given card; as measured; another arm's with
@@ -293,7 +297,7 @@ class _Case:
         own = known.get("eager" if arm == "graphs_kv_matched" else arm)
         if own and not by_card:
             return own
-        size, graphs = self.need("kv_bytes"), self.graph_gib(arm)
+        size, graphs = self.need("model_shape"), self.graph_gib(arm)
         if by_card:
             inputs = [self.need(name) for name in ("card_gib", "utilization", "weights_gib", "overhead_gib")]
             card, share, weights, rest = (f.value for f in inputs)
@@ -310,8 +314,7 @@ class _Case:
         return _marked(blocks * block, *inputs, graphs, size)
 
     def predict(self, kv_tokens: float) -> Prediction:
-        names = ("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
-        size, budget, running, context = (int(self.need(name).value) for name in names)
+        size, budget, running, context = (int(self.need(n).value) for n in ("block_size", *_BY_CARD, "max_model_len"))
         try:
             config = SchedulerConfig(floor(kv_tokens / size), size, budget, running, context)
             return predict(config, self.lengths, self.concurrency)
@@ -354,8 +357,7 @@ class _Case:
         """By name, in the order shown, what is known of an arm, and how it compares with `eager`'s."""
 
         def faster(pool: float) -> Figure | None:
-            times = self.seconds(arm, pool), self.seconds("eager", pool)
-            return _computed(lambda own_s, eager_s: 100 * (eager_s / own_s - 1), *times)
+            return _computed(lambda a, b: 100 * (b / a - 1), self.seconds(arm, pool), self.seconds("eager", pool))
 
         def break_even(change: float, eager: float, start_s: float, eager_start_s: float) -> float:
             saved_s = change / (100 + change) * self.output_tokens / len(self.lengths) / eager
@@ -384,6 +386,8 @@ class _Case:
         rates = own[TOK_S], eager[TOK_S]
         change = self.facts.get(f"change.{arm}") if ran else _computed(lambda a, b: 100 * (a / b - 1), *rates)
         starts = own[START], eager[START]
+        if change and not ran and abs(change.value) <= 100 * RESOLUTION:
+            change, starts = replace(change, how=_OPEN), (None, None)
         repaid = None if any(f and f.basis == "given" for f in starts) else self.facts.get(f"break_even.{arm}")
         return own | {
             GAIN: _computed(lambda own, eager: 100 * (1 - eager / own), own[STEPS], eager[STEPS]),
@@ -405,6 +409,8 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
     real = f" (measured: {own.value:,.0f} for {eager.value:,.0f})" if own and eager else ""
     made = f"{change(STEPS):+.1f}% {STEPS}{real} and {change(PROMPTS):+.1f}% prompt tokens"
     yield f"Graphs' KV pool against eager's: {change(KV):+.1f}%. By the model that makes {made}."
+    if case.untrimmed:
+        yield f"No column graphs_trimmed: {case.untrimmed}."
     if change(STEPS):
         least = f"where a decode step is more than {rows[GAIN]['graphs'].value:.1f}% shorter than eager's"
         yield f"Prefill aside, graphs gain throughput {least}, and lose it where it is less."
@@ -423,8 +429,11 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
         return
     changes = {arm: rows[CHANGE][arm] for arm in ARMS if arm in rows[CHANGE]}
     gains, every = {arm: figure.value for arm, figure in changes.items()} | {"eager": 0.0}, _noise(*changes.values())
-    ran = f"measured in the blocks of both{_noise(changes['graphs'])}" if case.ran else "expected, not measured"
-    yield f"{against} {gains['graphs']:+.1f}% output tokens/s, {ran}."
+    found = changes["graphs"]
+    ran = f"measured in the blocks of both; n = {found.n}, {found.how}" if case.ran else "expected, not measured"
+    yield f"{against} {found.value:+.1f}% output tokens/s, {ran}."
+    if calm := case.facts.get("calm.graphs"):
+        yield f"Provisional: computed without the host's stalls, less than half of it is left, {calm.value:+.1f}%."
     if {"graphs", "eager"} <= rows.get(BY_MODEL, {}).keys():
         tests = [
             f"{arm} {model.value:,.0f} for {real.value:,.0f} measured ({100 * (model.value / real.value - 1):+.1f}%)"
@@ -434,7 +443,10 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
             if real.basis == "measured" and arm not in ("graphs", "eager")
         ]
         yield f"The model is fitted to graphs and eager; what tests it: {', '.join(tests) or 'no other arm was run'}."
-    if repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
+    if found.how == _OPEN and {"graphs", "eager"} <= rows.get(START, {}).keys():
+        why = f"not (n = {found.n})" if case.ran else f"within the model's error of {RESOLUTION:.1%}"
+        yield f"Whether the longer start is repaid is not resolved, as the change is {why}."
+    elif repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
         after = f"repaid after {repaid.value:.0f} requests" if repaid.value < inf else "never repaid"
         yield f"The longer start is {after}{_noise(repaid)}."
     chosen = next(arm for arm in ("eager", *ARMS) if gains.get(arm, -inf) >= max(gains.values()) - 100 * RESOLUTION)
@@ -482,8 +494,6 @@ def as_text(advice: Sequence[Advice]) -> str:
 
 
 def _number(name: str, value: float) -> str:
-    if value == inf:
-        return "never"
-    if "%" in name:
-        return f"{value:+.1f}"
+    if "%" in name or value == inf:
+        return f"{value:+.1f}".replace("+inf", "never")
     return f"{value:,.0f}" if value >= 1000 or value == int(value) or name == BREAK_EVEN else f"{value:.4g}"
