@@ -8,6 +8,7 @@ the others.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -79,8 +80,6 @@ def load(results: Path, database: Path) -> LoadSummary:
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
-    from scipy.special import stdtrit  # here, as a GPU host that only measures has no SciPy
-
     header = read_campaign(results)
     configuration = header["configuration"]
     temporary = check_target(results, database)
@@ -100,8 +99,7 @@ def load(results: Path, database: Path) -> LoadSummary:
                 read = _all_or_nothing(con, {verdict.folder: verdict for verdict in some}, _insert_runs)
                 verdicts += [replace(verdict, evidence=None) for verdict in read]
             _insert_verdicts(con, with_campaign_gates(results, configuration, verdicts))
-            quantiles = [{"df": df, "t975": float(stdtrit(df, 0.975))} for df in range(1, _MAX_DF + 1)]
-            insert(con, "student_t", quantiles)
+            insert(con, "student_t", [{"df": df, "t975": _t975(df)} for df in range(1, _MAX_DF + 1)])
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
         temporary.replace(database)
@@ -112,6 +110,21 @@ def load(results: Path, database: Path) -> LoadSummary:
             with suppress(OSError):
                 leftover.unlink()
     return summarise(database)
+
+
+def _t975(df: int) -> float:
+    """Student's t, 97.5% quantile, by Newton's method from below: Abramowitz and Stegun, 26.7.3 and 26.7.4, have the
+    share within +-sqrt(df) * tan(angle) as a finite sum."""
+    odd, angle = df % 2, math.atan(1.9 / math.sqrt(df))
+    density = 2 / math.sqrt(math.pi) * math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2))
+    for _ in range(7):
+        cos, share = math.cos(angle), 2 / math.pi * angle * odd
+        term = math.sin(angle) * (2 / math.pi * cos if odd else 1)
+        for k in range(odd, df - 1, 2):
+            share += term
+            term *= cos * cos * (k + 1) / (k + 2)
+        angle += (0.95 - share) / (density * cos ** (df - 1))
+    return math.sqrt(df) * math.tan(angle)
 
 
 def summarise(database: Path) -> LoadSummary:
@@ -171,13 +184,13 @@ def _insert_runs(con: _Connection, verdicts: Sequence[Verdict]) -> None:
             raise ValueError(verdict.reasons[0].evidence)
         evidence = verdict.evidence or Evidence(record)  # a failed run is not judged: what its record says
         attempts.append(_attempt(evidence, folder))
-        for table in PARQUET:
-            insert_parquet(con, folder, table)
         if evidence.telemetry:
             facts.append({"folder": folder.name} | asdict(evidence.telemetry))
         for moment, metrics in (("before", evidence.before), ("after", evidence.after)):
             for row in metrics.as_rows() if metrics else ():
                 samples.append(dict(zip(_SAMPLE, (folder.name, moment, *row), strict=True)))
+    for table in PARQUET:
+        insert_parquet(con, table, [verdict.folder for verdict in verdicts])
     for table, rows in (("attempts", attempts), ("run_telemetry", facts), ("metrics", samples)):
         insert(con, table, rows)
 

@@ -4,8 +4,8 @@
 CREATE MACRO scaled(e, k) AS struct_pack(mean := e.mean * k, lo := e.lo * k, hi := e.hi * k, n := e.n);
 CREATE MACRO figure_text(x) AS CASE WHEN x IS NULL OR isnan(x) THEN 'not measured' WHEN isinf(x) THEN 'never' WHEN abs(x) >= 1000 THEN format('{:.0f}', x)
     WHEN abs(x) >= 100 THEN format('{:.1f}', x) WHEN abs(x) >= 10 THEN format('{:.2f}', x) ELSE format('{:.3f}', x) END;
-CREATE MACRO estimate_text(e) AS CASE WHEN e.mean IS NULL THEN 'not measured' WHEN e.lo IS NULL OR e.lo = e.hi THEN figure_text(e.mean) || ' (n = ' || e.n || ')'
-    ELSE figure_text(e.mean) || ' [' || figure_text(e.lo) || ', ' || figure_text(e.hi) || '] (n = ' || e.n || ')' END;
+CREATE MACRO estimate_text(e) AS list_transform([e], lambda it: CASE WHEN it.mean IS NULL THEN 'not measured' WHEN it.lo IS NULL OR it.lo = it.hi THEN figure_text(it.mean) || ' (n = ' || it.n || ')'
+    ELSE figure_text(it.mean) || ' [' || figure_text(it.lo) || ', ' || figure_text(it.hi) || '] (n = ' || it.n || ')' END)[1];
 CREATE MACRO change_text(r) AS format('{:+.1f}%', 100 * (r.mean - 1)) || CASE WHEN r.lo IS NULL THEN ' (n = ' || r.n || ')' ELSE format(' [{:+.1f}, {:+.1f}] (n = {})', 100 * (r.lo - 1), 100 * (r.hi - 1), r.n) END;
 
 -- the study's figures: one row a figure; text where it is no number

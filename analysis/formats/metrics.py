@@ -8,12 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from analysis.formats.errors import FormatError
 
-# of no use here and most of a scrape: histograms' buckets, when a counter was made, help texts
-_UNREAD = re.compile(r"^(?:# HELP |[\w:]+_(?:bucket|created)[ {]).*\n", re.MULTILINE | re.ASCII)
+# of no use here and most of a scrape: histograms' buckets, when a counter was made, comments
+_UNREAD = re.compile(r"^(?:#.*|[\w:]+_(?:bucket|created)[ {].*|)\n", re.MULTILINE | re.ASCII)
+_LABEL = r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"'
+_LABELS = re.compile(_LABEL, re.ASCII)
+_SAMPLE = re.compile(rf"([a-zA-Z_:][\w:]*)(?:\{{((?:{_LABEL}(?:,|(?=\}})))*)\}})? ([^\s_]+)(?: -?\d+)?", re.ASCII)
+_ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +62,20 @@ def parse_metrics(text: str) -> Metrics:
     """Read a scrape. Raises FormatError if it is cut off, malformed or not vLLM's."""
     if not text.endswith("\n"):
         raise FormatError("the metrics text does not end with a line end: it was cut off")
-    try:
-        samples = tuple(
-            Sample(s.name, tuple(sorted(s.labels.items())), float(s.value))
-            for family in text_string_to_metric_families(_UNREAD.sub("", text))
-            for s in family.samples
-        )
-    except Exception as error:  # the parser raises whatever its string handling meets
-        raise FormatError(f"not Prometheus text: {type(error).__name__}: {error}") from None
+    samples = tuple(map(_sample, _UNREAD.sub("", text).split("\n")[:-1]))
     if not any(s.name.startswith("vllm:") for s in samples):
         raise FormatError("no metric starts with `vllm:`: this is not the engine's /metrics")
     return Metrics(samples)
+
+
+def _sample(line: str) -> Sample:
+    try:
+        name, labels, *_, value = _SAMPLE.fullmatch(line).groups()  # type: ignore[union-attr]
+        pairs = [(label, _ESCAPED.sub(_plain, told)) for label, told in _LABELS.findall(labels or "")]
+        return Sample(name, tuple(sorted(pairs)), float(value))
+    except (AttributeError, ValueError):
+        raise FormatError(f"not Prometheus text: {line[:80]!r}") from None
+
+
+def _plain(escaped: re.Match[str]) -> str:
+    return "\n" if escaped[1] == "n" else escaped[1]
