@@ -6,8 +6,6 @@ from __future__ import annotations
 class LoadError(ValueError):
     """Results or a database that cannot be used. `hint` is the next step; the command line prints both."""
 
-    exit_code = 2
-
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message}; {hint}" if hint else message)
         self.message = message

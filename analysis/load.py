@@ -86,22 +86,23 @@ def load(results: Path, database: Path) -> LoadSummary:
     try:
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
-            con.execute(SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8"))
-            con.execute("CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0")
+            tables = SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8")
+            con.execute(f"BEGIN; {tables} CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0; COMMIT")
             campaign = [header["campaign"], json.dumps(configuration, sort_keys=True)]
             con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
-            for path in sorted((results / "sittings").glob("*/provenance.json")):
-                _all_or_nothing(con, {path.parent: path}, _insert_sittings)
-            for path in sorted((results / "loops").glob("*.json")):
-                _all_or_nothing(con, {path: path}, _insert_loops)
+            sitting_files = sorted(results.glob("sittings/*/provenance.json"))
+            _all_or_nothing(con, {path.parent: path for path in sitting_files}, _insert_sittings)
+            _all_or_nothing(con, {path: path for path in sorted(results.glob("loops/*.json"))}, _insert_loops)
             verdicts: list[Verdict] = []
             for some in judge_each(results):  # their evidence is dropped before the next ones' is read
                 read = _all_or_nothing(con, {verdict.folder: verdict for verdict in some}, _insert_runs)
                 verdicts += [replace(verdict, evidence=None) for verdict in read]
+            con.begin()  # what is committed by itself waits for the disk each time
             _insert_verdicts(con, with_campaign_gates(results, configuration, verdicts))
             insert(con, "student_t", [{"df": df, "t975": _t975(df)} for df in range(1, _MAX_DF + 1)])
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
+            con.commit()
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
         raise LoadError(f"{database} cannot be written: {error}", _ELSEWHERE) from error
@@ -118,11 +119,10 @@ def _t975(df: int) -> float:
     odd, angle = df % 2, math.atan(1.9 / math.sqrt(df))
     density = 2 / math.sqrt(math.pi) * math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2))
     for _ in range(7):
-        cos, share = math.cos(angle), 2 / math.pi * angle * odd
-        term = math.sin(angle) * (2 / math.pi * cos if odd else 1)
+        cos = math.cos(angle)
+        share, term = (2 * angle / math.pi, math.sin(2 * angle) / math.pi) if odd else (0.0, math.sin(angle))
         for k in range(odd, df - 1, 2):
-            share += term
-            term *= cos * cos * (k + 1) / (k + 2)
+            share, term = share + term, term * cos * cos * (k + 1) / (k + 2)
         angle += (0.95 - share) / (density * cos ** (df - 1))
     return math.sqrt(df) * math.tan(angle)
 
@@ -130,8 +130,7 @@ def _t975(df: int) -> float:
 def summarise(database: Path) -> LoadSummary:
     """What a database holds. Raises LoadError: none, or of another version."""
     with connect(database) as con:
-        facts = run_sql(con, database, _SUMMARY_SQL.read_text(encoding="utf-8")).fetchone() or ()
-        return LoadSummary(database, *facts)
+        return LoadSummary(database, *run_sql(con, database, _SUMMARY_SQL.read_text("utf-8")).fetchone() or ())
 
 
 def sittings(results: Path | None, database: Path) -> set[str]:
@@ -197,10 +196,8 @@ def _insert_runs(con: _Connection, verdicts: Sequence[Verdict]) -> None:
 
 def _insert_verdicts(con: _Connection, verdicts: Sequence[Verdict]) -> None:
     judged = [[v.folder.name for v in verdicts], [v.status for v in verdicts]]
-    con.execute(
-        "CREATE TEMP TABLE judged AS SELECT unnest(?::VARCHAR[]) AS folder, unnest(?::VARCHAR[]) AS status", judged
-    )
-    con.execute("UPDATE attempts SET status = judged.status FROM judged WHERE attempts.folder = judged.folder")
+    rows = "(SELECT unnest(?::VARCHAR[]) AS folder, unnest(?::VARCHAR[]) AS status)"
+    con.execute(f"UPDATE attempts SET status = j.status FROM {rows} j WHERE attempts.folder = j.folder", judged)
     fired = [(v, r) for v in verdicts for r in v.reasons if v.status != "failed"]  # a failure stands in `attempts`
     insert(con, "reasons", [{"folder": verdict.folder.name, **reason.model_dump()} for verdict, reason in fired])
 

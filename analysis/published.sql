@@ -75,10 +75,10 @@ CREATE MACRO requests_text(x) AS CASE WHEN x = 'inf'::DOUBLE THEN 'never' ELSE r
 -- plain: a count, a maximum or a quotient of means over n runs or blocks, without interval. less, over (of what is positive) and
 -- greatest_of: of figures each with its own interval, so the interval is at least as wide as 95% asks for.
 CREATE MACRO plain(x, k) AS struct_pack(mean := x, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := k);
-CREATE MACRO less(a, b) AS struct_pack(mean := a.mean - b.mean, lo := a.lo - b.hi, hi := a.hi - b.lo, n := least(a.n, b.n));
-CREATE MACRO over(a, b) AS struct_pack(mean := a.mean / b.mean, lo := a.lo / b.hi, hi := CASE WHEN b.lo <= 0 THEN 'inf'::DOUBLE ELSE a.hi / b.lo END, n := least(a.n, b.n));
-CREATE MACRO greatest_of(l) AS CASE WHEN len(list_filter(l, lambda e: e.mean IS NULL)) = 0 THEN struct_pack(mean := list_max(list_transform(l, lambda e: e.mean)),
-    lo := list_max(list_transform(l, lambda e: e.lo)), hi := CASE WHEN len(list_filter(l, lambda e: e.hi IS NULL)) = 0 THEN list_max(list_transform(l, lambda e: e.hi)) END, n := list_min(list_transform(l, lambda e: e.n))) END;
+CREATE MACRO less(a, b) AS list_transform([struct_pack(a := a, b := b)], lambda it: struct_pack(mean := it.a.mean - it.b.mean, lo := it.a.lo - it.b.hi, hi := it.a.hi - it.b.lo, n := least(it.a.n, it.b.n)))[1];
+CREATE MACRO over(a, b) AS list_transform([struct_pack(a := a, b := b)], lambda it: struct_pack(mean := it.a.mean / it.b.mean, lo := it.a.lo / it.b.hi, hi := CASE WHEN it.b.lo <= 0 THEN 'inf'::DOUBLE ELSE it.a.hi / it.b.lo END, n := least(it.a.n, it.b.n)))[1];
+CREATE MACRO greatest_of(l) AS list_transform([l], lambda it: CASE WHEN len(list_filter(it, lambda e: e.mean IS NULL)) = 0 THEN struct_pack(mean := list_max(list_transform(it, lambda e: e.mean)),
+    lo := list_max(list_transform(it, lambda e: e.lo)), hi := CASE WHEN len(list_filter(it, lambda e: e.hi IS NULL)) = 0 THEN list_max(list_transform(it, lambda e: e.hi)) END, n := list_min(list_transform(it, lambda e: e.n))) END)[1];
 CREATE MACRO estimate_of(the_metric, the_model, the_profile, of_arm) AS (SELECT any_value(estimate) FROM estimates WHERE (setup, metric, model, profile, arm) = (getvariable('setup'), the_metric, the_model, the_profile, of_arm));
 CREATE MACRO ratio_of(the_metric, the_model, the_profile, of_arm := 'graphs', to_arm := 'eager') AS (SELECT any_value(ratio) FROM effects WHERE (setup, metric, model, profile, arm_a, arm_b) = (getvariable('setup'), the_metric, the_model, the_profile, of_arm, to_arm));
 CREATE MACRO difference_of(the_metric, the_model, the_profile) AS (SELECT any_value(difference) FROM effects WHERE (setup, metric, model, profile, arm_a, arm_b) = (getvariable('setup'), the_metric, the_model, the_profile, 'graphs', 'eager'));

@@ -34,7 +34,7 @@ EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 class Verdict:
     """`record` is None and `status` unreadable where run.json or a file that it lists cannot be read as it was written.
     A failed run is not judged: its one reason is the failure. `evidence`: what a run judged by itself was judged on,
-    without steps and requests."""
+    without steps, requests and provenance."""
 
     folder: Path
     status: Literal["valid", "invalid", "failed", "unreadable"]
@@ -57,9 +57,8 @@ def judge_run(folder: Path, record: RunRecord) -> Verdict:
 def judge_results(results: Path) -> list[Verdict]:
     """The verdict on every run and prime of a results folder, in order of name. Raises LoadError: not such a folder."""
     configuration = read_campaign(results)["configuration"]
-    return with_campaign_gates(
-        results, configuration, [replace(v, evidence=None) for some in judge_each(results) for v in some]
-    )
+    verdicts = [replace(verdict, evidence=None) for some in judge_each(results) for verdict in some]
+    return with_campaign_gates(results, configuration, verdicts)
 
 
 def judge_each(results: Path) -> Iterator[list[Verdict]]:
@@ -68,11 +67,13 @@ def judge_each(results: Path) -> Iterator[list[Verdict]]:
     found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
     folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
     batches = [folders[begin : begin + _AT_ONCE] for begin in range(0, len(folders), _AT_ONCE)]
-    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes half a second to start, and 150 MiB
+    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes 150 MiB
     if workers < 2:
         yield from map(_read, batches)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    context = get_context("forkserver")  # imports once for all; a fork of this process has none of DuckDB's threads
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(workers, context) as pool:
         for begin in range(0, len(batches), 4 * workers):  # no more wait in memory: 230 KiB a run
             yield from pool.map(_read, batches[begin : begin + 4 * workers])
 
@@ -114,9 +115,7 @@ def read_campaign(results: Path) -> dict[str, Any]:
         return header | {"campaign": str(header["campaign"]), "configuration": dict(header["configuration"])}
     except (FileNotFoundError, NotADirectoryError) as error:
         given = "it has no campaign.json" if results.is_dir() else "a file" if results.exists() else "no such folder"
-        hint = "give a results folder that is there, e.g. results/enforce_eager"
-        if results.is_file():
-            hint += _DATABASE
+        hint = "give a results folder that is there, e.g. results/enforce_eager" + _DATABASE * results.is_file()
         raise LoadError(f"{results} is not a results folder: {given}", hint) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LoadError(f"{path} cannot be read: {error}", "restore it from a copy") from error
@@ -124,15 +123,12 @@ def read_campaign(results: Path) -> dict[str, Any]:
 
 def exit_code(verdicts: Sequence[Verdict]) -> int:
     statuses = {verdict.status for verdict in verdicts}
-    if "unreadable" in statuses:
-        return EXIT_UNREADABLE
-    return EXIT_VALID if statuses <= {"valid"} else EXIT_SOME_INVALID
+    valid = EXIT_VALID if statuses <= {"valid"} else EXIT_SOME_INVALID
+    return EXIT_UNREADABLE if "unreadable" in statuses else valid
 
 
 def as_json(verdicts: Sequence[Verdict]) -> str:
-    rows = [
-        {"run": v.place, "status": v.status, "reasons": [reason.model_dump() for reason in v.reasons]} for v in verdicts
-    ]
+    rows = [{"run": v.place, "status": v.status, "reasons": [r.model_dump() for r in v.reasons]} for v in verdicts]
     return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
@@ -161,17 +157,14 @@ def _judge(runs: Sequence[tuple[Path, RunRecord]]) -> list[Verdict]:
 
 
 def _judged(folder: Path, evidence: Evidence) -> Verdict:
-    kept = replace(evidence, steps=None, bench=None)  # without what is large
+    kept = replace(evidence, steps=None, bench=None, sitting={})  # without what is large
     return _with(Verdict(folder, "valid", (), evidence.record, kept), judge(evidence))
 
 
 def _failed(folder: Path, record: RunRecord) -> Verdict:
-    reason = Reason(
-        code=record.failure_class or "failed",
-        severity="invalid",
-        evidence=record.failure_message or "no message",
-        advice="Start the campaign again: it retries the run.",
-    )
+    code, told = record.failure_class or "failed", record.failure_message or "no message"
+    advice = "Start the campaign again: it retries the run."
+    reason = Reason(code=code, severity="invalid", evidence=told, advice=advice)
     return Verdict(folder, "failed", (reason,), record)
 
 

@@ -63,13 +63,11 @@ def render(database: Path, out: Path, price: float | None = None, against: Path 
     other, others = None, dict[str, Table]()
     if against is not None:
         with connect(against) as con:
-            con.execute("SET VARIABLE price_per_gpu_hour = ?", [price])
-            other, others = _facts(con), {table.name: table for table in read_tables(con)}
+            other, others = _facts(con), {table.name: table for table in read_tables(con, price=price)}
     with connect(database) as con:
-        con.execute("SET VARIABLE price_per_gpu_hour = ?", [price])
         facts = _facts(con) | {"other": other}
         facts["suffix"] = facts["suffix"] or (other or facts)["suffix"]
-        sections = [_section(con, table, facts, others.get(table.name)) for table in read_tables(con)]
+        sections = [_section(con, table, facts, others.get(table.name)) for table in read_tables(con, price=price)]
         provenance = [_section(con, table, facts) for table in read_tables(con, PROVENANCE)]
         findings = [_section(con, table, facts) for table in read_tables(con, FINDINGS)]
     environment = Environment(
