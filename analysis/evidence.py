@@ -163,6 +163,5 @@ def _trace(record: RunRecord, rows: list[tuple[Any, ...]]) -> StepTrace:
     """Records of before `step_trace_end` was kept have only their verdict on it."""
     steps, end = tuple(StepRow(*row) for row in rows), record.step_trace_end
     if end is None:
-        cut_off = any(reason.code == "step_trace_incomplete" for reason in record.reasons)
-        return StepTrace(steps, not cut_off, None, None)
+        return StepTrace(steps, "step_trace_incomplete" not in [reason.code for reason in record.reasons], None, None)
     return StepTrace(steps, end.complete, end.dropped, end.errors)
