@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,7 @@ def read_evidence(runs: Sequence[tuple[Path, RunRecord]]) -> Iterator[Evidence]:
         try:
             con.begin()
             insert(con, "attempts", [{"folder": folder.name, **dict(record.timeline)} for folder, record in runs])
-            for folder, table in product((folder for folder, _ in runs), PARQUET):
-                insert_parquet(con, folder, table)
+            insert_parquet(con, "telemetry", [folder for folder, _ in runs])
             facts = {name: TelemetryFacts(*row) for name, *row in con.execute(_FACTS).fetchall()}
             for folder, record in runs:
                 yield _evidence(con, folder, record, facts.get(folder.name))
@@ -117,18 +115,26 @@ def insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Mapping[st
         con.execute(f"INSERT INTO {table} SELECT {marks}", [[row.get(column) for row in rows] for column in columns])
 
 
-def insert_parquet(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> None:
-    """A Parquet file, where there is one, into the table of its name: by name, cast to the schema's types."""
-    path = folder / f"{table}.parquet"
-    if path.is_file():
-        picked = ", ".join(con.table(table).columns[1:])
-        con.execute(f"INSERT INTO {table} SELECT ?, {picked} FROM read_parquet(?)", [folder.name, str(path)])
+def insert_parquet(con: duckdb.DuckDBPyConnection, table: str, folders: Sequence[Path]) -> None:
+    """The folders' Parquet files of a table's name, as far as they are there, into that table."""
+    paths = [path for folder in folders if (path := folder / f"{table}.parquet").is_file()]
+    if paths:
+        selects = " UNION ALL ".join([f"SELECT ?, {_from_parquet(con, table)}"] * len(paths))
+        con.execute(f"INSERT INTO {table} {selects}", [word for p in paths for word in (p.parent.name, str(p))])
+
+
+def _from_parquet(con: duckdb.DuckDBPyConnection, table: str) -> str:
+    """The columns of a file, as SQL: by name, cast to the schema's types."""
+    known = con.table(table)
+    picked = [f"{name}::{kind}" for name, kind in zip(known.columns, known.types, strict=True)][1:]
+    return f"{', '.join(picked)} FROM read_parquet(?)"
 
 
 def _rows(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> list[tuple[Any, ...]] | None:
-    if not (folder / f"{table}.parquet").is_file():
+    path = folder / f"{table}.parquet"
+    if not path.is_file():
         return None
-    return con.execute(f"SELECT * EXCLUDE (folder) FROM {table} WHERE folder = ? ORDER BY 1", [folder.name]).fetchall()
+    return con.execute(f"SELECT {_from_parquet(con, table)} ORDER BY 1", [str(path)]).fetchall()
 
 
 def _bench(folder: Path, requests: list[tuple[Any, ...]] | None) -> BenchResult | None:

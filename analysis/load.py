@@ -87,23 +87,24 @@ def load(results: Path, database: Path) -> LoadSummary:
     try:
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:
-            con.execute(SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8"))
-            con.execute("CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0")
+            tables = SCHEMA_SQL.read_text(encoding="utf-8") + TELEMETRY_SQL.read_text(encoding="utf-8")
+            con.execute(f"BEGIN; {tables} CREATE TABLE run_telemetry AS FROM telemetry_facts LIMIT 0; COMMIT")
             campaign = [header["campaign"], json.dumps(configuration, sort_keys=True)]
             con.execute("INSERT INTO campaign VALUES (?, ?)", campaign)
-            for path in sorted((results / "sittings").glob("*/provenance.json")):
-                _all_or_nothing(con, {path.parent: path}, _insert_sittings)
-            for path in sorted((results / "loops").glob("*.json")):
-                _all_or_nothing(con, {path: path}, _insert_loops)
+            sitting_files = sorted(results.glob("sittings/*/provenance.json"))
+            _all_or_nothing(con, {path.parent: path for path in sitting_files}, _insert_sittings)
+            _all_or_nothing(con, {path: path for path in sorted(results.glob("loops/*.json"))}, _insert_loops)
             verdicts: list[Verdict] = []
             for some in judge_each(results):  # their evidence is dropped before the next ones' is read
                 read = _all_or_nothing(con, {verdict.folder: verdict for verdict in some}, _insert_runs)
                 verdicts += [replace(verdict, evidence=None) for verdict in read]
+            con.begin()  # what is committed by itself waits for the disk each time
             _insert_verdicts(con, with_campaign_gates(results, configuration, verdicts))
             quantiles = [{"df": df, "t975": float(stdtrit(df, 0.975))} for df in range(1, _MAX_DF + 1)]
             insert(con, "student_t", quantiles)
             con.execute(VIEWS_SQL.read_text(encoding="utf-8"))
             add_study(con, results)
+            con.commit()
         temporary.replace(database)
     except (OSError, duckdb.IOException) as error:
         raise LoadError(f"{database} cannot be written: {error}", _ELSEWHERE) from error
@@ -171,23 +172,21 @@ def _insert_runs(con: _Connection, verdicts: Sequence[Verdict]) -> None:
             raise ValueError(verdict.reasons[0].evidence)
         evidence = verdict.evidence or Evidence(record)  # a failed run is not judged: what its record says
         attempts.append(_attempt(evidence, folder))
-        for table in PARQUET:
-            insert_parquet(con, folder, table)
         if evidence.telemetry:
             facts.append({"folder": folder.name} | asdict(evidence.telemetry))
         for moment, metrics in (("before", evidence.before), ("after", evidence.after)):
             for row in metrics.as_rows() if metrics else ():
                 samples.append(dict(zip(_SAMPLE, (folder.name, moment, *row), strict=True)))
+    for table in PARQUET:
+        insert_parquet(con, table, [verdict.folder for verdict in verdicts])
     for table, rows in (("attempts", attempts), ("run_telemetry", facts), ("metrics", samples)):
         insert(con, table, rows)
 
 
 def _insert_verdicts(con: _Connection, verdicts: Sequence[Verdict]) -> None:
     judged = [[v.folder.name for v in verdicts], [v.status for v in verdicts]]
-    con.execute(
-        "CREATE TEMP TABLE judged AS SELECT unnest(?::VARCHAR[]) AS folder, unnest(?::VARCHAR[]) AS status", judged
-    )
-    con.execute("UPDATE attempts SET status = judged.status FROM judged WHERE attempts.folder = judged.folder")
+    rows = "(SELECT unnest(?::VARCHAR[]) AS folder, unnest(?::VARCHAR[]) AS status)"
+    con.execute(f"UPDATE attempts SET status = j.status FROM {rows} j WHERE attempts.folder = j.folder", judged)
     fired = [(v, r) for v in verdicts for r in v.reasons if v.status != "failed"]  # a failure stands in `attempts`
     insert(con, "reasons", [{"folder": verdict.folder.name, **reason.model_dump()} for verdict, reason in fired])
 

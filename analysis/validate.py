@@ -3,14 +3,16 @@
 The runner, `campaign validate` and the load share it, so that a gate of a later version holds for older data too.
 """
 
+import gc
 import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -66,13 +68,27 @@ def judge_each(results: Path) -> Iterator[list[Verdict]]:
     found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
     folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
     batches = [folders[begin : begin + _AT_ONCE] for begin in range(0, len(folders), _AT_ONCE)]
-    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes half a second to start, and 150 MiB
+    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes 150 MiB
     if workers < 2:
         yield from map(_read, batches)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+    context = get_context("forkserver")  # imports once for all; a fork of this process would lack DuckDB's threads
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(workers, context, _in_worker) as pool:
         for begin in range(0, len(batches), 4 * workers):  # no more wait in memory: 230 KiB a run
             yield from pool.map(_read, batches[begin : begin + 4 * workers])
+
+
+def _in_worker() -> None:
+    """It ends with its parent, however that ends, and does not search for cycles, of which there are none."""
+    gc.disable()
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -1,10 +1,11 @@
 -- What the tables of the report share. `run_telemetry`: the view telemetry_facts of each judged run by itself. Run once after the load; all of it can be queried in the stock duckdb shell.
 
 -- A figure with its 95% interval: {mean, lo, hi, n}. lo and hi are NULL for n = 1. fN keeps N decimals.
-CREATE MACRO f0(e) AS struct_pack(mean := e.mean::DECIMAL(18,0), lo := e.lo::DECIMAL(18,0), hi := e.hi::DECIMAL(18,0), n := e.n);
-CREATE MACRO f1(e) AS struct_pack(mean := e.mean::DECIMAL(18,1), lo := e.lo::DECIMAL(18,1), hi := e.hi::DECIMAL(18,1), n := e.n);
-CREATE MACRO f2(e) AS struct_pack(mean := e.mean::DECIMAL(18,2), lo := e.lo::DECIMAL(18,2), hi := e.hi::DECIMAL(18,2), n := e.n);
-CREATE MACRO f3(e) AS struct_pack(mean := e.mean::DECIMAL(18,3), lo := e.lo::DECIMAL(18,3), hi := e.hi::DECIMAL(18,3), n := e.n);
+-- (A macro's argument is planned once for each place in which it stands; `it`, the one of a list, only once.)
+CREATE MACRO f0(e) AS list_transform([e], lambda it: struct_pack(mean := it.mean::DECIMAL(18,0), lo := it.lo::DECIMAL(18,0), hi := it.hi::DECIMAL(18,0), n := it.n))[1];
+CREATE MACRO f1(e) AS list_transform([e], lambda it: struct_pack(mean := it.mean::DECIMAL(18,1), lo := it.lo::DECIMAL(18,1), hi := it.hi::DECIMAL(18,1), n := it.n))[1];
+CREATE MACRO f2(e) AS list_transform([e], lambda it: struct_pack(mean := it.mean::DECIMAL(18,2), lo := it.lo::DECIMAL(18,2), hi := it.hi::DECIMAL(18,2), n := it.n))[1];
+CREATE MACRO f3(e) AS list_transform([e], lambda it: struct_pack(mean := it.mean::DECIMAL(18,3), lo := it.lo::DECIMAL(18,3), hi := it.hi::DECIMAL(18,3), n := it.n))[1];
 CREATE MACRO d0(x) AS x::DECIMAL(18,0);
 CREATE MACRO d1(x) AS x::DECIMAL(18,1);
 CREATE MACRO d2(x) AS x::DECIMAL(18,2);
@@ -228,8 +229,8 @@ FROM long UNION ALL BY NAME SELECT * REPLACE ('(all)' AS profile) FROM long
 WHERE metric IN ('start_s', 'first_token_s', 'engine_init_s', 'load_s', 'compile_s', 'capture_s', 'init_rest_s', 'outside_s', 'kv_blocks', 'kv_tokens', 'max_concurrency');
 
 -- Mean and 95% interval (Student's t) of a group's values; no interval for one; NULL for none. none_of: of k runs that have no such thing, which is shown as 'none'.
-CREATE MACRO half95(x) AS (SELECT list(t975 ORDER BY df) FROM student_t)[count(x) - 1] * stddev_samp(x) / sqrt(count(x));
-CREATE MACRO mean95(x) AS CASE WHEN count(x) > 0 THEN struct_pack(mean := avg(x), lo := avg(x) - half95(x), hi := avg(x) + half95(x), n := count(x)) END;
+CREATE MACRO mean95(x) AS list_transform([struct_pack(n := count(x), mean := avg(x), half := (SELECT list(t975 ORDER BY df) FROM student_t)[count(x) - 1] * stddev_samp(x) / sqrt(count(x)))],
+    lambda it: CASE WHEN it.n > 0 THEN struct_pack(mean := it.mean, lo := it.mean - it.half, hi := it.mean + it.half, n := it.n) END)[1];
 CREATE MACRO none_of(k) AS struct_pack(mean := NULL::DOUBLE, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := k);
 
 -- Two-sided exact p of a zero mean: the share of sign patterns whose sum is at least as far from 0. NULL above 12 values: the patterns are 2^n.

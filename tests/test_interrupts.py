@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -168,3 +169,19 @@ def test_the_live_display_imports_nothing_while_it_draws_and_shows_texts_as_they
     display.close()
     assert "rich._emoji_codes" not in sys.modules
     assert "[red]:warning:" in stream.getvalue()
+
+
+def test_the_processes_of_a_load_end_with_it_however_it_ends(tmp_path: Path) -> None:
+    (results,) = (path.parent for path in (ROOT / "results").glob("*/campaign.json"))
+    command = [sys.executable, "-m", "runner", "load", str(results), "--database", str(tmp_path / "d.duckdb")]
+    load = psutil.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    others = set[psutil.Process]()
+    until = time.monotonic() + 60
+    while len(others) < 3 and load.poll() is None and time.monotonic() < until:  # their server, and two or more workers
+        others |= set(load.children(recursive=True))
+        time.sleep(0.02)
+    assert len(others) >= 3 or os.cpu_count() == 1
+    load.kill()
+    load.wait(30)
+    _, left = psutil.wait_procs(others, timeout=30)
+    assert left == []
