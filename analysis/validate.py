@@ -68,11 +68,13 @@ def judge_each(results: Path) -> Iterator[list[Verdict]]:
     found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
     folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
     batches = [folders[begin : begin + _AT_ONCE] for begin in range(0, len(folders), _AT_ONCE)]
-    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes half a second to start, and 150 MiB
+    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes 150 MiB
     if workers < 2:
         yield from map(_read, batches)
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _in_worker) as pool:
+    context = get_context("forkserver")  # imports once for all; a fork of this process would lack DuckDB's threads
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(workers, context, _in_worker) as pool:
         for begin in range(0, len(batches), 4 * workers):  # no more wait in memory: 230 KiB a run
             yield from pool.map(_read, batches[begin : begin + 4 * workers])
 

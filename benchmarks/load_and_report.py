@@ -66,13 +66,14 @@ def make_campaign(root: Path, runs: int) -> None:
         (folder / "run.json").write_text(json.dumps(record), encoding="utf-8")
 
 
-def memory(process: subprocess.Popen[str]) -> Iterator[tuple[float, float]]:
-    """PSS and RSS in MiB of a process and those that it started, each moment's sum, until it has ended."""
+def memory(process: subprocess.Popen[str]) -> Iterator[tuple[float, float, float]]:
+    """PSS and RSS in MiB of a process and those that it started, each moment's sum, and the greatest RSS of one of the
+    latter, until it has ended."""
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):
             own = psutil.Process(process.pid)
             now = [_pss_rss(one) for one in (own, *own.children(recursive=True))]
-            yield sum(pss for pss, _ in now), sum(rss for _, rss in now)
+            yield sum(pss for pss, _ in now), sum(rss for _, rss in now), max([rss for _, rss in now[1:]], default=0)
         time.sleep(SAMPLE_S)
 
 
@@ -89,7 +90,7 @@ def _pss_rss(process: psutil.Process) -> tuple[float, float]:
 
 
 def measure(root: Path) -> Iterator[str]:
-    """Runs, counted runs, step rows, seconds of load and report, peak memory (and of a worker) and size of the page."""
+    """Runs, counted runs, step rows, seconds of load and report, peak memory and size of the page."""
     from analysis.db import connect
     from analysis.load import load
     from report.render import render
@@ -101,9 +102,6 @@ def measure(root: Path) -> Iterator[str]:
     rendered, rendered_s = _cpu_s(), time.monotonic()
     with connect(summary.database) as con:
         ((rows,),) = con.execute("SELECT count(*) FROM steps").fetchall()
-    own, workers = (
-        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
     yield f"{summary.runs:,}"
     yield f"{summary.counted:,}"
     yield f"{rows:,}"
@@ -111,13 +109,13 @@ def measure(root: Path) -> Iterator[str]:
     yield f"{rendered - loaded:.1f}"
     yield f"{1000 * (rendered - begin) / summary.runs:.0f}"
     yield f"{rendered_s - begin_s:.1f}"
-    yield f"{own:,.0f} + {workers:,.0f}"
+    yield f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f}"
     yield f"{page.stat().st_size / 1e6:.2f}"
 
 
 def _cpu_s() -> float:
-    """Of this process and of those it has ended."""
-    return sum(os.times()[:4])
+    """Of this process, those that it started and those that have ended. The workers' server counts the workers."""
+    return sum(os.times()[:4]) + sum(sum(one.cpu_times()[:4]) for one in psutil.Process().children())
 
 
 def main(arguments: list[str]) -> None:
@@ -125,14 +123,14 @@ def main(arguments: list[str]) -> None:
         print("| " + " | ".join(measure(Path(arguments[1]))) + " |", end="")
         return
     print("| runs | counted | step rows | load, CPU s | report, CPU s | ms a run | wall, s | peak, MiB", end=" | ")
-    print("HTML, MB | sum: PSS (RSS), MiB |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    print("HTML, MB | a worker, MiB | sum: PSS (RSS), MiB |\n" + "|---:" * 11 + "|", flush=True)
     for runs in map(int, arguments or ("40", "400", "4000")):
         with TemporaryDirectory(dir=os.environ.get("BENCHMARK_DIR", SOURCE.parent)) as folder:
             make_campaign(Path(folder) / "results", runs)
             command = [sys.executable, "-m", "benchmarks.load_and_report", "--measure", folder]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-                pss, rss = map(max, zip(*memory(process), strict=True))
-                print(f"{process.communicate()[0]} {pss:,.0f} ({rss:,.0f}) |", flush=True)
+                pss, rss, worker = map(max, zip(*memory(process), strict=True))
+                print(f"{process.communicate()[0]} {worker:,.0f} | {pss:,.0f} ({rss:,.0f}) |", flush=True)
             if process.returncode:
                 raise SystemExit(process.returncode)
 

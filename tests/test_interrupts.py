@@ -177,7 +177,7 @@ def test_the_processes_of_a_load_end_with_it_however_it_ends(tmp_path: Path) -> 
     load = psutil.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     others = set[psutil.Process]()
     until = time.monotonic() + 60
-    while len(others) < 3 and load.poll() is None and time.monotonic() < until:  # two workers and the tracker of their resources
+    while len(others) < 3 and load.poll() is None and time.monotonic() < until:  # two workers and more
         others |= set(load.children(recursive=True))
         time.sleep(0.02)
     assert len(others) >= 3 or os.cpu_count() == 1
