@@ -71,9 +71,9 @@ def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path, other_mode: 
     load = "beside_a_load_without" if other_mode == "NONE" else "beside_a_load_with_graphs"
     for t_ns, ms, over in fives(con, EAGER):
         expected[doing(con, OTHER, load, t_ns)].append((ms, over))
-    rows = {row["run"]: row for row in records(con, "09_slow_when")}
-    assert set(rows) == ({EAGER, OTHER} if other_mode == "NONE" else {EAGER})
-    row, shares = rows[EAGER], {}
+    rows = {row["arm"]: row for row in records(con, "09_slow_when")}
+    assert set(rows) == ({"eager", "compile_only"} if other_mode == "NONE" else {"eager"})
+    row, shares = rows["eager"], {}
     for name in (name for name in row if name.startswith(("slow_while", "beside"))):
         decode_s = 5 * sum(ms for ms, _ in expected[name]) / 1e3
         if decode_s < 4:
@@ -81,10 +81,10 @@ def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path, other_mode: 
             continue
         shares[name] = 500 * sum(ms for ms, over in expected[name] if over > 1.2) / 1e3 / decode_s
         told = [float(number) for number in re.findall(r"\d+", row[name])]
-        assert told == pytest.approx([shares[name], decode_s], abs=0.51)
+        assert told == pytest.approx([shares[name], decode_s, 1], abs=0.51)
     assert {"slow_while_an_engine_starts", load} <= set(shares)
     less = shares["slow_while_an_engine_starts"] - shares[load]
-    assert row["starts_less_loads"] == (f"{less:.0f}" if other_mode == "FULL" else "not seen")
+    assert row["starts_less_loads"] == (f"[{less:.0f}]" if other_mode == "FULL" else "not seen")
 
 
 @pytest.mark.parametrize(("seconds", "both"), [("second % 20 < 10", True), ("second % 20 >= 10", False)])

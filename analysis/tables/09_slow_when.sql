@@ -1,5 +1,5 @@
 -- title: Were steps without graphs slow because of the neighbour?
--- note: Each run of an arm without graphs (eager, with its pool or another, and compile_only), by what a run on another GPU of the same host did at the moment. Slow: share of the time of its decode steps, five in a row, in fives that took more than 1.2 times the 10th percentile of their like in the cell and arm (20 or more at that number of decoding requests); each with the seconds that it is a share of, none under 4 s. An engine starts: from the server's start until it answers, compilation and capture included. Compare within a row: rows differ in machine and moment. Starts less loads: slow share while an engine starts less that beside a load with graphs, in points. Other virtual machines of the host are not seen.
+-- note: Runs of the arms without graphs (eager, with its pool or another, and compile_only), by what a run on another GPU of the same host did at the moment. Slow: share of the time of their decode steps, five in a row, in fives that took more than 1.2 times the 10th percentile of their like in the cell and arm (20 or more at that number of decoding requests); with the seconds that it is a share of, and in how many runs (with 4 s or more of it). An engine starts: from the server's start until it answers, compilation and capture included. The columns are of different runs, machines and moments; starts less loads compares within a run: slow share while an engine starts less that beside a load with graphs, in points, of each run that has both. Other virtual machines of the host are not seen.
 -- empty: Not measured: no counted run without graphs has a step trace.
 WITH fives AS (
     SELECT folder, t_ns, ms, ms / q[2] > 1.2 AS is_slow
@@ -10,11 +10,15 @@ WITH fives AS (
     FROM fives f JOIN neighbours n USING (folder) JOIN attempts a ON a.folder = n.neighbour
     WHERE f.t_ns >= n.from_ns AND f.t_ns < n.from_ns + n.shared_s * 1e9 GROUP BY ALL
 ), shares AS (
-    SELECT folder, coalesce(doing, 5) AS doing, 5 * sum(ms) / 1e3 AS decode_s, 100 * coalesce(sum(ms) FILTER (is_slow), 0) / sum(ms) AS pct
-    FROM fives LEFT JOIN beside USING (folder, t_ns) GROUP BY ALL HAVING 5 * sum(ms) / 1e3 >= 4
+    SELECT setup, model, profile, arm, folder, repetition, coalesce(doing, 5) AS doing, 5 * sum(ms) / 1e3 AS decode_s, 5 * coalesce(sum(ms) FILTER (is_slow), 0) / 1e3 AS slow_s
+    FROM fives LEFT JOIN beside USING (folder, t_ns) JOIN runs USING (folder) GROUP BY ALL HAVING decode_s >= 4
 ), told AS (
-    SELECT folder, map_from_entries(list((doing, d0(pct) || '% of ' || d0(decode_s) || ' s'))) AS told, map_from_entries(list((doing, pct))) AS pct FROM shares GROUP BY folder
+    SELECT setup, model, profile, arm, map_from_entries(list((doing, pct))) AS told
+    FROM (SELECT setup, model, profile, arm, doing, d0(100 * sum(slow_s) / sum(decode_s)) || '% of ' || d0(sum(decode_s)) || ' s (' || count(*) || ')' AS pct FROM shares GROUP BY ALL) GROUP BY ALL
+), differences AS (
+    SELECT setup, model, profile, arm, list(d0(less) ORDER BY repetition, folder) AS points
+    FROM (SELECT setup, model, profile, arm, folder, repetition, 100 * (max(slow_s / decode_s) FILTER (doing = 1) - max(slow_s / decode_s) FILTER (doing = 2)) AS less FROM shares GROUP BY ALL) WHERE less IS NOT NULL GROUP BY ALL
 )
-SELECT setup, model, profile, arm, folder AS run, coalesce(told[1], 'not seen') AS slow_while_an_engine_starts, coalesce(told[2], 'not seen') AS beside_a_load_with_graphs, coalesce(told[3], 'not seen') AS beside_a_load_without,
-       coalesce(told[4], 'not seen') AS beside_the_rest_of_a_run, coalesce(told[5], 'not seen') AS beside_nothing, coalesce(d0(pct[1] - pct[2])::VARCHAR, 'not seen') AS starts_less_loads
-FROM told JOIN runs USING (folder) ORDER BY setup, model, profile, arm, repetition, pass_number;
+SELECT setup, model, profile, arm, coalesce(told[1], 'not seen') AS slow_while_an_engine_starts, coalesce(told[2], 'not seen') AS beside_a_load_with_graphs, coalesce(told[3], 'not seen') AS beside_a_load_without,
+       coalesce(told[4], 'not seen') AS beside_the_rest_of_a_run, coalesce(told[5], 'not seen') AS beside_nothing, coalesce(points::VARCHAR, 'not seen') AS starts_less_loads
+FROM told LEFT JOIN differences USING (setup, model, profile, arm) ORDER BY ALL;
