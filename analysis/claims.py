@@ -19,6 +19,8 @@ from analysis.staircase import add_staircase
 _HERE = Path(__file__).parent
 _SETUPS = "SELECT DISTINCT setup FROM runs WHERE counted AND kind = 'run' ORDER BY ALL"
 _COLUMNS = "setup, id, verdict, reason, expected, differs"
+_LEFT_OUT = """SELECT concat('; ' || nullif(set_aside, 0) || ' runs set aside', '; ' || nullif(unreadable, 0) || ' unreadable')
+               FROM summary"""
 
 
 def add_study(con: duckdb.DuckDBPyConnection, results: Path) -> None:
@@ -56,6 +58,7 @@ def check(database: Path) -> tuple[str, bool]:
     with connect(database) as con:
         try:
             rows = con.execute(f"SELECT {_COLUMNS} FROM claims ORDER BY ALL").fetchall()
+            left_out = con.execute(_LEFT_OUT).fetchone() or ("",)
         except duckdb.Error as error:
             raise LoadError(f"not a database of this version: {error}", "run `campaign load` again") from error
     lines = []
@@ -65,4 +68,4 @@ def check(database: Path) -> tuple[str, bool]:
     counts = [f"{sum(row[2] == v for row in rows)} {v}" for v in ("reproduced", "not reproduced", "not testable")]
     differing = sum(row[5] for row in rows)
     declared = f"{sum(row[4] is not None for row in rows)} declared by the data set, {differing} differ"
-    return "\n".join([*lines, f"{', '.join(counts)}; {declared}"]), differing == 0
+    return "\n".join([*lines, f"{', '.join(counts)}; {declared}{left_out[0]}"]), differing == 0

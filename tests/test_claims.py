@@ -168,6 +168,16 @@ def test_check_fails_only_when_a_declared_claim_differs(tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["check", "--database", str(database)])
         assert (result.exit_code, said in result.output) == (code, True), result.output
     assert len(check(database)[0].splitlines()) == len(verdicts(database)) + 1
+    assert check(database)[0].endswith("differ")
+
+
+def test_check_says_what_its_verdicts_are_without(tmp_path: Path) -> None:
+    root = make_store.write_header(tmp_path / "s")
+    make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",))
+    make_store.synthetic_run(root, "7b", "graphs", "sustained", 1, ("graphs",), short=3)
+    (make_store.synthetic_run(root, "7b", "eager", "sustained", 2, ("eager",)) / "run.json").write_text("{")
+    load(root, tmp_path / "d.duckdb")
+    assert check(tmp_path / "d.duckdb")[0].endswith("0 differ; 2 runs set aside; 1 unreadable")
 
 
 @pytest.mark.parametrize(
