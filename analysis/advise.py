@@ -287,7 +287,9 @@ class _Case:
 
     def graph_gib(self, arm: str) -> Figure:
         """What vLLM takes out of an arm's KV pool for graphs."""
-        return Figure(0, "given") if arm in ARMS[2:] else self.need("graph_gib" + f".{arm}" * (arm != "graphs"))
+        if arm in ("eager", "graphs_kv_matched"):
+            return Figure(0, "given")
+        return self.need("graph_gib" if arm == "graphs" else f"graph_gib.{arm}")
 
     def kv_tokens(self, arm: str) -> Figure:
         """The first there is: the arm's own as given; by arithmetic on a given card; as measured; another arm's with

@@ -19,10 +19,8 @@ from analysis.staircase import add_staircase
 _HERE = Path(__file__).parent
 _SETUPS = "SELECT DISTINCT setup FROM runs WHERE counted AND kind = 'run' ORDER BY ALL"
 _COLUMNS = "setup, id, verdict, reason, expected, differs"
-_LEFT_OUT = """
-SELECT concat('; ' || nullif(set_aside, 0) || ' runs set aside',
-              '; ' || nullif(unreadable, 0) || ' unreadable') FROM summary
-"""
+_LEFT_OUT = """SELECT concat('; ' || nullif(set_aside, 0) || ' runs set aside',
+                             '; ' || nullif(unreadable, 0) || ' unreadable') FROM summary"""
 
 
 def add_study(con: duckdb.DuckDBPyConnection, results: Path) -> None:

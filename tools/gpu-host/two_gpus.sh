@@ -12,8 +12,9 @@
 #   sweep:BLOCKS:S        the same as vLLM's own sweep, arms graphs and eager
 #
 # First of all one GPU does, alone and for both, the first starts that the first of its steps needs: two at once would
-# disturb each other and bear one name. Nothing is started that cannot end within SECONDS. Everything else is as in sitting.sh, which does the work (variables
-# too); follow it with collect.sh, and merge results-0 and results-1 with tools/merge_results.py.
+# disturb each other and bear one name. Nothing is started that cannot end within SECONDS. Everything else is as in
+# sitting.sh, which does the work (variables too); follow it with collect.sh, and merge results-0 and results-1 with
+# tools/merge_results.py.
 set -euo pipefail
 usage="usage: two_gpus.sh PARTS_DIR RESUME_TAR|- SECONDS 'STEPS OF GPU 0' 'STEPS OF GPU 1' [campaign run options ...]"
 parts=${1:?$usage}; resume=${2:?$usage}; seconds=${3:?$usage}; steps=("${4:?$usage}" "${5:?$usage}")
