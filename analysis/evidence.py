@@ -23,6 +23,8 @@ from analysis.gate import Evidence, TelemetryFacts
 
 PARQUET = ("requests", "steps", "telemetry")
 _FACTS = f"SELECT folder, {', '.join(field.name for field in fields(TelemetryFacts))} FROM telemetry_facts"
+_ITLS = "len(itl_us), coalesce(list_sum(itl_us), 0)::BIGINT, coalesce(list_min(itl_us), 0)"
+_COLUMNS = {"steps": "*", "requests": f"* REPLACE ([] AS itl_us), {_ITLS}"}  # of StepRow and RequestRow
 _CLIENT_TABLE = re.compile(r"^([A-Z][^:\n]{3,60}):\s+(\d+(?:\.\d+)?)\s*$", re.MULTILINE | re.ASCII)
 
 
@@ -119,14 +121,15 @@ def insert_parquet(con: duckdb.DuckDBPyConnection, table: str, folders: Sequence
     """The folders' Parquet files of a table's name, as far as they are there, into that table."""
     paths = [path for folder in folders if (path := folder / f"{table}.parquet").is_file()]
     if paths:
-        selects = " UNION ALL ".join([f"SELECT ?, {_from_parquet(con, table)}"] * len(paths))
+        selects = " UNION ALL ".join([f"SELECT ?, {_from_parquet(table)}"] * len(paths))
         con.execute(f"INSERT INTO {table} {selects}", [word for p in paths for word in (p.parent.name, str(p))])
 
 
-def _from_parquet(con: duckdb.DuckDBPyConnection, table: str) -> str:
+@cache
+def _from_parquet(table: str) -> str:
     """The columns of a file, as SQL: by name, cast to the schema's types."""
-    known = con.table(table)
-    picked = [f"{name}::{kind}" for name, kind in zip(known.columns, known.types, strict=True)][1:]
+    known = _staging().table(table)
+    picked = [f"{name}::{kind} AS {name}" for name, kind in zip(known.columns, known.types, strict=True)][1:]
     return f"{', '.join(picked)} FROM read_parquet(?)"
 
 
@@ -134,7 +137,8 @@ def _rows(con: duckdb.DuckDBPyConnection, folder: Path, table: str) -> list[tupl
     path = folder / f"{table}.parquet"
     if not path.is_file():
         return None
-    return con.execute(f"SELECT {_from_parquet(con, table)} ORDER BY 1", [str(path)]).fetchall()
+    select = f"SELECT {_COLUMNS[table]} FROM (SELECT {_from_parquet(table)}) ORDER BY 1"
+    return con.execute(select, [str(path)]).fetchall()
 
 
 def _bench(folder: Path, requests: list[tuple[Any, ...]] | None) -> BenchResult | None:
@@ -144,8 +148,7 @@ def _bench(folder: Path, requests: list[tuple[Any, ...]] | None) -> BenchResult 
     counts = ("num_prompts", "completed", "failed", "duration")
     if not isinstance(scalars, dict) or not all(isinstance(scalars.get(key), int | float) for key in counts):
         raise FormatError(f"bench.json is not an object with the numbers {', '.join(counts)}")
-    rows = [(*row[:-2], tuple(row[-2]), row[-1]) for row in requests]  # inter-token times
-    return BenchResult(scalars, tuple(RequestRow(*row) for row in rows))
+    return BenchResult(scalars, tuple(map(RequestRow._make, requests)))
 
 
 def _client_log(path: Path) -> dict[str, float]:
@@ -159,7 +162,7 @@ def _metrics(path: Path) -> Metrics | None:
 
 def _trace(record: RunRecord, rows: list[tuple[Any, ...]]) -> StepTrace:
     """Records of before `step_trace_end` was kept have only their verdict on it."""
-    steps, end = tuple(StepRow(*row) for row in rows), record.step_trace_end
+    steps, end = tuple(map(StepRow._make, rows)), record.step_trace_end
     if end is None:
         cut_off = any(reason.code == "step_trace_incomplete" for reason in record.reasons)
         return StepTrace(steps, not cut_off, None, None)

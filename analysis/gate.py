@@ -4,6 +4,7 @@ import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import isgeneratorfunction
 from pathlib import Path
 from typing import Any, Literal
@@ -86,7 +87,7 @@ class Evidence:
         begin_ns, end_ns = self.record.timeline.window_begin_ns, self.record.timeline.window_end_ns
         return None if begin_ns is None or end_ns is None else (end_ns - begin_ns) / 1e9
 
-    @property
+    @cached_property
     def served(self) -> tuple[RequestRow, ...]:
         """Requests without an error text."""
         return tuple(r for r in self.bench.requests if not r.error) if self.bench else ()

@@ -51,7 +51,7 @@ def zero_or_nonfinite_latency(e: Evidence) -> Seen:
     """Every request's times are finite and positive, inter-token times not negative."""
     for row in e.served:
         times = (row.start_s, row.ttft_s, row.latency_s)
-        if not all(map(math.isfinite, times)) or row.ttft_s <= 0 or min(row.itl_us, default=0) < 0:
+        if not all(map(math.isfinite, times)) or row.ttft_s <= 0 or row.itl_least_us < 0:
             yield f"request {row.request}: start {row.start_s}, ttft {row.ttft_s}, latency {row.latency_s} s"
 
 

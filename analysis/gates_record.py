@@ -101,7 +101,7 @@ def summary_disagrees(e: Evidence) -> Seen:
     for name, own in _means(e):
         if (said := e.told(name)) is not None and abs(said - own) > 0.001 * abs(own) + 1e-3:
             yield f"{name} {said:.2f}, the requests give {own:.2f}"
-    apart = [abs(r.latency_s - r.ttft_s - sum(r.itl_us) / 1e6) for r in e.served]
+    apart = [abs(r.latency_s - r.ttft_s - r.itl_sum_us / 1e6) for r in e.served]
     if max(apart, default=0) > 1e-3:
         yield f"request {apart.index(max(apart))}: latency is not the first token's time and all between tokens"
 
@@ -175,8 +175,8 @@ def _means(e: Evidence) -> Iterator[tuple[str, float]]:
     if e.served:
         yield "mean_ttft_ms", 1e3 * fmean(r.ttft_s for r in e.served)
     decoded = [(r.latency_s - r.ttft_s) / (r.output_tokens - 1) for r in e.served if r.output_tokens > 1]
-    between = [us for r in e.served for us in r.itl_us]
+    between = sum(r.itls for r in e.served)
     if decoded and math.isfinite(sum(decoded)):
         yield "mean_tpot_ms", 1e3 * fmean(decoded)
     if between:
-        yield "mean_itl_ms", fmean(between) / 1e3
+        yield "mean_itl_ms", sum(r.itl_sum_us for r in e.served) / between / 1e3

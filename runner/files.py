@@ -5,7 +5,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, fields
 from pathlib import Path
 
 import duckdb
@@ -70,6 +69,6 @@ def write_requests(rows: Sequence[RequestRow], target: Path) -> None:
     """requests.parquet."""
     with _writing(target) as connection:
         if rows:
-            marks = ", ".join("?" * len(fields(RequestRow)))
-            connection.executemany(f"INSERT INTO requests VALUES (NULL, {marks})", [astuple(row) for row in rows])
+            marks = ", ".join("?" * 8)
+            connection.executemany(f"INSERT INTO requests VALUES (NULL, {marks})", [row[:8] for row in rows])
         connection.table("requests").project("* EXCLUDE (folder)").write_parquet(str(target), compression="zstd")

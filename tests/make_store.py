@@ -8,7 +8,6 @@ import json
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +198,7 @@ def recorded_store(root: Path) -> Path:
             "metrics_before.txt.gz": gzip.compress(with_counters(metrics, **PROBE_ALONE).encode(), mtime=0),
         }
         steps = _on_the_clients_clock(parse_steps(recorded.steps_csv(folder)).rows, window[1])
-        write_run(root, record, files, requests=map(astuple, bench.requests), steps=steps)
+        write_run(root, record, files, requests=[row[:8] for row in bench.requests], steps=steps)
     return root
 
 
@@ -223,7 +222,7 @@ def with_counters(metrics: str, **values: int) -> str:
 def _on_the_clients_clock(rows: Sequence[StepRow], window_end_s: float) -> list[tuple[Any, ...]]:
     """The recorded trace is not on the client's clock; its last token is put at the window's end."""
     shift = round(window_end_s * 1e9) - max(row.t_ns for row in rows if row.unpadded_tokens is not None)
-    return [astuple(replace(row, t_ns=row.t_ns + shift)) for row in rows]
+    return [row._replace(t_ns=row.t_ns + shift) for row in rows]
 
 
 SPEED = {

@@ -61,6 +61,7 @@ def test_recorded_bench_against_a_dead_server() -> None:
 def test_times_are_kept_to_a_microsecond() -> None:
     row = parse_bench(encode()).requests[0]
     assert row.itl_us == (10_000, 20_000)
+    assert (row.itls, row.itl_sum_us, row.itl_least_us) == (2, 30_000, 10_000)
     assert row.latency_s == pytest.approx(0.1300004)
 
 

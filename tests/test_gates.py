@@ -64,7 +64,7 @@ CARD = {"power_limit_mw": 700_000, "temperature_slowdown_c": 90}
 
 def with_counters(metrics: Metrics, **values: float) -> Metrics:
     """The same scrape with other values; names without their `vllm:`."""
-    return Metrics(tuple(replace(s, value=values.get(s.name.removeprefix("vllm:"), s.value)) for s in metrics.samples))
+    return Metrics(tuple(s._replace(value=values.get(s.name.removeprefix("vllm:"), s.value)) for s in metrics.samples))
 
 
 def without(metrics: Metrics, name: str) -> Metrics:
@@ -114,7 +114,7 @@ def gpu_run(folder: str = recorded.GRAPHS, cache_hits: float = 0) -> Evidence:
         bench=bench,
         before=before,
         after=after,
-        steps=replace(trace, rows=tuple(replace(row, t_ns=row.t_ns + shift_ns) for row in trace.rows)),
+        steps=replace(trace, rows=tuple(row._replace(t_ns=row.t_ns + shift_ns) for row in trace.rows)),
         telemetry=COOL,
         sitting={"gpu": CARD},
     )
@@ -177,7 +177,7 @@ def test_recorded_cache_hits_are_seen() -> None:
 def bench(e: Evidence, first: dict[str, Any] | None = None, **scalars: Any) -> Evidence:
     """Change the result's scalars and its first request."""
     assert e.bench is not None
-    rows = (replace(e.bench.requests[0], **(first or {})), *e.bench.requests[1:])
+    rows = (e.bench.requests[0]._replace(**(first or {})), *e.bench.requests[1:])
     return replace(e, bench=BenchResult(e.bench.scalars | scalars, rows))
 
 
@@ -257,7 +257,7 @@ def step(e: Evidence, **values: Any) -> Evidence:
     """Change a step in which a graph ran."""
     assert e.steps is not None
     at = max(i for i, row in enumerate(e.steps.rows[:-9]) if row.runtime_mode == "FULL")
-    rows = (*e.steps.rows[:at], replace(e.steps.rows[at], **values), *e.steps.rows[at + 1 :])
+    rows = (*e.steps.rows[:at], e.steps.rows[at]._replace(**values), *e.steps.rows[at + 1 :])
     return changed(steps(e, rows=rows), concurrency=64)
 
 
@@ -266,15 +266,20 @@ def faster_steps(e: Evidence) -> Evidence:
     assert e.steps is not None
     begin_ns = e.record.timeline.window_begin_ns or 0
     return steps(
-        e, rows=tuple(replace(r, t_ns=min(r.t_ns, round(begin_ns + 0.9 * (r.t_ns - begin_ns)))) for r in e.steps.rows)
+        e, rows=tuple(r._replace(t_ns=min(r.t_ns, round(begin_ns + 0.9 * (r.t_ns - begin_ns)))) for r in e.steps.rows)
     )
 
 
-def in_one_chunk(e: Evidence) -> tuple[int, ...]:
+def itls(*us: int) -> dict[str, int]:
+    """What a request has of its times between tokens."""
+    return {"itls": len(us), "itl_sum_us": sum(us), "itl_least_us": min(us)}
+
+
+def in_one_chunk(e: Evidence) -> dict[str, int]:
     """The first request's times between tokens if its second and third token had come together."""
     assert e.bench is not None
     first, second, *rest = e.bench.requests[0].itl_us
-    return first + second, 0, *rest
+    return itls(first + second, 0, *rest)
 
 
 def drawing(e: Evidence, watts: float) -> Evidence:
@@ -292,7 +297,7 @@ def lasting(e: Evidence, longer_s: float, **scalars: Any) -> Evidence:
 
 def later_steps(e: Evidence, seconds: float) -> Evidence:
     assert e.steps is not None
-    return steps(e, rows=tuple(replace(row, t_ns=row.t_ns + round(seconds * NS)) for row in e.steps.rows))
+    return steps(e, rows=tuple(row._replace(t_ns=row.t_ns + round(seconds * NS)) for row in e.steps.rows))
 
 
 def slower(e: Evidence, factor: float, part: int, of: int = 3) -> Evidence:
@@ -303,7 +308,7 @@ def slower(e: Evidence, factor: float, part: int, of: int = 3) -> Evidence:
     for a, b in pairwise((e.steps.rows[0], *e.steps.rows)):
         slow = (b.t_ns - begin_ns) * of // (end_ns - begin_ns) == part
         at_ns += round((b.t_ns - a.t_ns) * (factor if slow else 1))
-        rows.append(replace(b, t_ns=at_ns))
+        rows.append(b._replace(t_ns=at_ns))
     return steps(e, rows=tuple(rows))
 
 
@@ -313,7 +318,7 @@ def stalled(e: Evidence, every: int, factor: float = 1.5) -> Evidence:
     rows, at_ns = [], e.steps.rows[0].t_ns
     for i, (a, b) in enumerate(pairwise((e.steps.rows[0], *e.steps.rows))):
         at_ns += round((b.t_ns - a.t_ns) * (factor if i % every == 0 else 1))
-        rows.append(replace(b, t_ns=at_ns))
+        rows.append(b._replace(t_ns=at_ns))
     return steps(e, rows=tuple(rows))
 
 
@@ -324,7 +329,7 @@ def few_steps(e: Evidence) -> Evidence:
     begin_ns = e.record.timeline.window_begin_ns or 0
     inside = [row for row in drifting.steps.rows if row.t_ns >= begin_ns]
     alike = {"running": 64, "prompt_tokens": 0, "generated_tokens": 64, "unpadded_tokens": 64}
-    return steps(drifting, rows=tuple(replace(row, **alike) for row in inside[:60]))
+    return steps(drifting, rows=tuple(row._replace(**alike) for row in inside[:60]))
 
 
 def short_window(e: Evidence, seconds: float) -> Evidence:
@@ -335,7 +340,7 @@ def short_window(e: Evidence, seconds: float) -> Evidence:
 
 def no_padding(e: Evidence) -> Evidence:
     assert e.steps is not None
-    return steps(e, rows=tuple(replace(r, unpadded_tokens=None, padded_tokens=None) for r in e.steps.rows))
+    return steps(e, rows=tuple(r._replace(unpadded_tokens=None, padded_tokens=None) for r in e.steps.rows))
 
 
 def version(e: Evidence, text: str | None) -> Evidence:
@@ -358,7 +363,7 @@ BROKEN: dict[str, list[Break]] = {
             e,
             bench=BenchResult(
                 e.bench.scalars | {"total_output_tokens": 0},  # type: ignore[union-attr]
-                tuple(replace(r, output_tokens=0) for r in e.bench.requests),  # type: ignore[union-attr]
+                tuple(r._replace(output_tokens=0) for r in e.bench.requests),  # type: ignore[union-attr]
             ),
         ),
     ],
@@ -386,7 +391,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: bench(e, {"ttft_s": 0.0}),
         lambda e: bench(e, {"ttft_s": -0.1}),
         lambda e: bench(e, {"ttft_s": float("nan"), "latency_s": float("nan")}),
-        lambda e: bench(e, {"itl_us": (20_000, -1)}),
+        lambda e: bench(e, itls(20_000, -1)),
         lambda e: bench(e, {"latency_s": float("inf")}),
     ],
     "token_sum_mismatch": [
@@ -549,7 +554,7 @@ BROKEN: dict[str, list[Break]] = {
         lambda e: bench(e, mean_ttft_ms=1.0),
         lambda e: bench(e, mean_tpot_ms=e.bench.scalars["mean_tpot_ms"] * 1.002),  # type: ignore[union-attr]
         lambda e: bench(e, mean_itl_ms=e.bench.scalars["mean_itl_ms"] * 0.998),  # type: ignore[union-attr]
-        lambda e: bench(e, {"itl_us": (20_000,) * 127}),
+        lambda e: bench(e, itls(*(20_000,) * 127)),
         lambda e: bench(e, {"latency_s": e.bench.requests[0].latency_s - 0.002}),  # type: ignore[union-attr]
     ],
     "client_log_disagrees": [
@@ -599,7 +604,7 @@ JUST_RIGHT: list[Break] = [
     lambda e: telemetry(e, window_integrated_j=66913.5 * 0.951),
     lambda e: drawing(e, 715.1),  # 2% above the limit, and the reading's error
     lambda e: bench(e, output_throughput=e.bench.scalars["output_throughput"] * 1.0005),  # type: ignore[union-attr]
-    lambda e: bench(e, {"itl_us": in_one_chunk(e)}),
+    lambda e: bench(e, in_one_chunk(e)),
     lambda e: lasting(e, 8.0, request_rate=1.0),  # the first request of a slow load may come late
     lambda e: changed(e, gpu_processes_before=None, idle_gpu_memory_mib=None),
     lambda e: changed(e, gpu_processes_in_window=()),
@@ -669,7 +674,7 @@ def test_slow_steps_that_read_preempted_requests_anew_are_no_drift(anew: int, dr
         slow = 60 <= i < 140
         at_ns += (20 if slow else 10) * NS // 1000
         tokens = {"prompt_tokens": 0, "generated_tokens": 64, "unpadded_tokens": 64 + (anew if slow else 0)}
-        rows.append(replace(row, t_ns=at_ns, running=64, **tokens))
+        rows.append(row._replace(t_ns=at_ns, running=64, **tokens))
     assert ("step_time_drift" in codes(steps(e, rows=tuple(rows)))) is drifts
 
 
@@ -694,14 +699,14 @@ def test_stalls_all_through_the_window_are_told_where_its_thirds_are_alike() -> 
 
 def test_steps_of_a_broken_clock_are_judged() -> None:
     """Most steps at the moment of the one before: nothing is divided by no time."""
-    rows = tuple(replace(r, t_ns=r.t_ns // 10**8 * 10**8) for r in gpu_run().steps.rows)  # type: ignore[union-attr]
+    rows = tuple(r._replace(t_ns=r.t_ns // 10**8 * 10**8) for r in gpu_run().steps.rows)  # type: ignore[union-attr]
     assert "step_time_uneven" in codes(steps(gpu_run(), rows=rows))
 
 
 def test_too_few_decode_steps_tell_of_no_unevenness() -> None:
     uneven = stalled(gpu_run(), 5)
     inside = [r for r in uneven.steps.rows if r.t_ns >= (uneven.record.timeline.window_begin_ns or 0)]  # type: ignore[union-attr]
-    alike = [replace(r, running=9, prompt_tokens=0, generated_tokens=9, unpadded_tokens=9) for r in inside]
+    alike = [r._replace(running=9, prompt_tokens=0, generated_tokens=9, unpadded_tokens=9) for r in inside]
     assert "step_time_uneven" in codes(steps(uneven, rows=tuple(alike[:21])))
     assert "step_time_uneven" not in codes(steps(uneven, rows=tuple(alike[:20])))
 

@@ -95,8 +95,8 @@ def test_a_full_disk_is_a_store_error(tmp_path: Path) -> None:
 
 def test_requests_keep_lists_and_odd_texts(tmp_path: Path) -> None:
     rows = (
-        RequestRow(0, 12.5, 0.25, 0.3, 64, 3, (20_000, 30_000), ""),
-        RequestRow(1, 12.75, 0.0, 0.0, 64, 0, (), 'Traceback:\n "quoted" \u2603, {not json'),
+        RequestRow(0, 12.5, 0.25, 0.3, 64, 3, (20_000, 30_000), "", 2, 50_000, 20_000),
+        RequestRow(1, 12.75, 0.0, 0.0, 64, 0, (), 'Traceback:\n "quoted" \u2603, {not json', 0, 0, 0),
     )
     write_requests(rows, tmp_path / "requests.parquet")
     with duckdb.connect() as connection:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -59,7 +58,7 @@ def test_every_step_of_the_cpu_engine_follows_from_its_arrivals() -> None:
     assert len(trace.rows) == 1856
     assert sum(row.preempted or 0 for row in trace.rows) == 10
     assert replay(trace.rows) == (0, 16, 10)
-    differing, _, _ = replay([replace(row, waiting=1) if row.step == 5 else row for row in trace.rows])
+    differing, _, _ = replay([row._replace(waiting=1) if row.step == 5 else row for row in trace.rows])
     assert differing > 0
 
 

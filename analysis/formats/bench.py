@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -35,9 +36,9 @@ class _File(BaseModel):
     errors: list[str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRow:
-    """One request. `start_s`: CLOCK_MONOTONIC; `latency_s`: ttft + inter-token times; `error`: '' if none."""
+class RequestRow(NamedTuple):
+    """One request: the columns of requests.parquet, and what the gates ask of its inter-token times. `start_s`:
+    CLOCK_MONOTONIC; `latency_s`: ttft + inter-token times; `error`: '' if none."""
 
     request: int
     start_s: float
@@ -45,8 +46,11 @@ class RequestRow:
     latency_s: float
     input_tokens: int
     output_tokens: int
-    itl_us: tuple[int, ...]
+    itl_us: tuple[int, ...]  # () in one that was read for the gates
     error: str
+    itls: int
+    itl_sum_us: int
+    itl_least_us: int  # 0 if there is none
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class BenchResult:
     def duration_s(self) -> float:
         return float(self.scalars["duration"])
 
-    @property
+    @cached_property
     def window_s(self) -> tuple[float, float] | None:
         """(first request sent, last token received), monotonic s; None if no request produced tokens."""
         served = [r for r in self.requests if r.output_tokens and math.isfinite(r.start_s + r.latency_s)]
@@ -100,11 +104,13 @@ def parse_bench(data: bytes) -> BenchResult:
     lists = (file.start_times, file.ttfts, file.itls, file.input_lens, file.output_lens, file.errors)
     if len({len(column) for column in lists}) != 1:
         raise FormatError(f"the per-request lists differ in length: {[len(column) for column in lists]}")
-    rows = (
-        RequestRow(i, start, ttft, ttft + sum(itls), size, got, tuple(round(itl * 1e6) for itl in itls), error or "")
-        for i, (start, ttft, itls, size, got, error) in enumerate(zip(*lists, strict=True))
-    )
-    return BenchResult(scalars, tuple(rows))
+    return BenchResult(scalars, tuple(_row(i, *request) for i, request in enumerate(zip(*lists, strict=True))))
+
+
+def _row(i: int, start: float, ttft: float, itls: list[float], size: int, got: int, error: str | None) -> RequestRow:
+    us = tuple(round(itl * 1e6) for itl in itls)
+    least = min(us, default=0)
+    return RequestRow(i, start, ttft, ttft + sum(itls), size, got, us, error or "", len(us), sum(us), least)
 
 
 def _not_json(text: str) -> None:

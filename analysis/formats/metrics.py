@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,10 +17,10 @@ from analysis.formats.errors import FormatError
 
 # of no use here and most of a scrape: histograms' buckets, when a counter was made, help texts
 _UNREAD = re.compile(r"^(?:# HELP |[\w:]+_(?:bucket|created)[ {]).*\n", re.MULTILINE | re.ASCII)
+_FAMILY = re.compile(r"^(?=# TYPE )", re.MULTILINE)  # parsed one by one: many are the same in many scrapes
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One line: name as written (with `_total`, `_bucket`, ...), labels sorted by name, value."""
 
     name: str
@@ -61,13 +64,18 @@ def parse_metrics(text: str) -> Metrics:
     if not text.endswith("\n"):
         raise FormatError("the metrics text does not end with a line end: it was cut off")
     try:
-        samples = tuple(
-            Sample(s.name, tuple(sorted(s.labels.items())), float(s.value))
-            for family in text_string_to_metric_families(_UNREAD.sub("", text))
-            for s in family.samples
-        )
+        samples = tuple(chain.from_iterable(map(_parse, _FAMILY.split(_UNREAD.sub("", text)))))
     except Exception as error:  # the parser raises whatever its string handling meets
         raise FormatError(f"not Prometheus text: {type(error).__name__}: {error}") from None
     if not any(s.name.startswith("vllm:") for s in samples):
         raise FormatError("no metric starts with `vllm:`: this is not the engine's /metrics")
     return Metrics(samples)
+
+
+@lru_cache(maxsize=2_000)
+def _parse(text: str) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(s.name, tuple(sorted(s.labels.items())), float(s.value))
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.formats.errors import FormatError
 
@@ -29,8 +29,7 @@ _COUNT = ("[0-9]{0,9}", int)
 _ROW = re.compile(",".join(f"(?P<{name}>{_FIELDS.get(name, _COUNT)[0]})" for name in COLUMNS))
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
+class StepRow(NamedTuple):
     """One engine step; None: not reported. `t_ns`: CLOCK_MONOTONIC, when the API server got the record.
 
     With asynchronous scheduling running, waiting and kv_usage (0-1) are one step ahead of the token columns;
