@@ -1,7 +1,5 @@
 """The DuckDB database: how it is opened, and the report's tables, one .sql file each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -89,10 +89,8 @@ def not_as_configured(c: Campaign) -> Iterator[Finding]:
         if directory and not any(f"/{word}".endswith(f"/{directory}") for word in run.serve_argv):
             yield run, f"model {run.model}: {directory} is not in the server's command"
         profile = profiles.get(run.profile, {}) if run.profile else {}
-        load = {"num_prompts": profile.get("prompts")} | {
-            key: profile.get(key) for key in ("concurrency", "input_tokens", "output_tokens", "range_ratio")
-        }
-        for key, asked in load.items():
+        for key in ("num_prompts", "concurrency", "input_tokens", "output_tokens", "range_ratio"):
+            asked = profile.get("prompts" if key == "num_prompts" else key)
             if asked is not None and getattr(run, key) != asked:
                 yield run, f"profile {run.profile}: {key} is {getattr(run, key)}, configured {asked}"
 

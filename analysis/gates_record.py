@@ -80,14 +80,9 @@ def record_disagrees_with_commands(e: Evidence) -> Seen:
 def sitting_disagrees(e: Evidence) -> Seen:
     """A run took place where and after its sitting's provenance was collected."""
     r, machine, gpu = e.record, e.sitting.get("machine") or {}, e.sitting.get("gpu") or {}
-    facts = [
-        ("machine", r.machine_id, machine.get("boot_id")),
-        ("engine", r.engine.kind, (e.sitting.get("engine") or {}).get("kind")),
-    ]
-    if r.gpu is not None:
-        facts += [
-            (f"gpu.{key}", str(value), gpu.get(key)) for key, value in r.gpu.model_dump(exclude={"index"}).items()
-        ]
+    engine, own = e.sitting.get("engine") or {}, r.gpu.model_dump(exclude={"index"}) if r.gpu else {}
+    facts = [("machine", r.machine_id, machine.get("boot_id")), ("engine", r.engine.kind, engine.get("kind"))]
+    facts += [(f"gpu.{key}", str(value), gpu.get(key)) for key, value in own.items()]
     for name, recorded, collected in facts:
         if collected is not None and recorded != str(collected):
             yield f"{name} {recorded}, in the sitting's provenance.json {collected}"
@@ -147,15 +142,10 @@ def window_not_sampled(e: Evidence) -> Seen:
 
 
 _LOGGED = {
-    "Successful requests": "completed",
-    "Failed requests": "failed",
-    "Benchmark duration (s)": "duration",
-    "Total input tokens": "total_input_tokens",
-    "Total generated tokens": "total_output_tokens",
-    "Mean TTFT (ms)": "mean_ttft_ms",
-    "Mean TPOT (ms)": "mean_tpot_ms",
-    "Mean ITL (ms)": "mean_itl_ms",
-}
+    "Successful requests": "completed", "Failed requests": "failed", "Benchmark duration (s)": "duration",
+    "Total input tokens": "total_input_tokens", "Total generated tokens": "total_output_tokens",
+    "Mean TTFT (ms)": "mean_ttft_ms", "Mean TPOT (ms)": "mean_tpot_ms", "Mean ITL (ms)": "mean_itl_ms",
+}  # fmt: skip
 
 
 def _clock_s(e: Evidence, moment_ns: int, logged_s: int | None) -> float:

@@ -5,8 +5,6 @@ order in which the file system lists folders. A folder that cannot be read is li
 the others.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,8 @@ from analysis.db import SCHEMA_SQL, TELEMETRY_SQL, VIEWS_SQL, connect, run_sql
 from analysis.errors import LoadError
 from analysis.evidence import PARQUET, insert, insert_parquet
 from analysis.gate import Evidence
-from analysis.validate import Verdict, judge_each, read_campaign, with_campaign_gates
+from analysis.processes import prepare
+from analysis.validate import Verdict, folders_in, judge_each, read_campaign, with_campaign_gates
 
 _MAX_DF = 400
 _ELSEWHERE = "choose another path with --database (of a report --out)"
@@ -79,11 +78,12 @@ def load(results: Path, database: Path) -> LoadSummary:
 
     Raises LoadError if the folder is no results folder or the database cannot be written.
     """
-    from scipy.special import stdtrit  # here, as a GPU host that only measures has no SciPy
-
     header = read_campaign(results)
     configuration = header["configuration"]
     temporary = check_target(results, database)
+    prepare(len(folders_in(results)))
+    from scipy.special import stdtrit  # takes a while; and a GPU host that only measures has no SciPy
+
     try:
         temporary.unlink(missing_ok=True)
         with connect(temporary, read_only=False) as con:

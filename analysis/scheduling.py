@@ -220,6 +220,12 @@ class Scheduler:
             wanted = needed - request.computed
             if wanted == 0 or generated >= request.max_tokens:
                 continue  # its token in flight has to come first, or is its last
+            if wanted == 1 and left and needed <= request.blocks * block_size:  # nearly all: as below, without calls
+                batch.tokens += 1
+                request.computed = needed
+                request.in_flight += 1
+                batch.emitting.append(request)
+                continue
             if wanted > left:
                 if not left:
                     break

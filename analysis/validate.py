@@ -3,16 +3,11 @@
 The runner, `campaign validate` and the load share it, so that a gate of a later version holds for older data too.
 """
 
-import gc
 import json
-import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -23,10 +18,12 @@ from analysis.formats.run_record import Reason, RunRecord
 from analysis.gate import Evidence
 from analysis.gates import judge
 from analysis.gates_campaign import Campaign, judge_together
+from analysis.processes import spread
 
 STORE_SCHEMA_VERSION = 1  # of campaign.json
 _DATABASE = "; `report`, `check` and `advise` take a loaded database with --database"
 _AT_ONCE = 16  # folders whose rows are in memory
+_WAITING = 16  # as many of these, judged, at most: 230 KiB a folder
 EXIT_VALID, EXIT_UNREADABLE, EXIT_SOME_INVALID = 0, 2, 3
 
 
@@ -57,38 +54,23 @@ def judge_run(folder: Path, record: RunRecord) -> Verdict:
 def judge_results(results: Path) -> list[Verdict]:
     """The verdict on every run and prime of a results folder, in order of name. Raises LoadError: not such a folder."""
     configuration = read_campaign(results)["configuration"]
-    return with_campaign_gates(
-        results, configuration, [replace(v, evidence=None) for some in judge_each(results) for v in some]
-    )
+    judged = [replace(v, evidence=None) for some in judge_each(results) for v in some]
+    return with_campaign_gates(results, configuration, judged)
+
+
+def folders_in(results: Path) -> list[Path]:
+    """Of runs and primes, in order of name, without those being written."""
+    found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
+    return [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
 
 
 def judge_each(results: Path) -> Iterator[list[Verdict]]:
-    """The verdict on every run and prime by itself, in order of name, some at a time; many in up to four
-    processes."""
-    found = sorted((*(results / "runs").glob("*"), *(results / "primes").glob("*")))
-    folders = [folder for folder in found if folder.is_dir() and not folder.name.endswith(".partial")]
+    """The verdict on every run and prime by itself, in order of name, some at a time."""
+    folders = folders_in(results)
     batches = [folders[begin : begin + _AT_ONCE] for begin in range(0, len(folders), _AT_ONCE)]
-    workers = min(4, os.cpu_count() or 1, len(batches) // 2)  # one takes 150 MiB
-    if workers < 2:
-        yield from map(_read, batches)
-        return
-    context = get_context("forkserver")  # imports once for all; a fork of this process would lack DuckDB's threads
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(workers, context, _in_worker) as pool:
-        for begin in range(0, len(batches), 4 * workers):  # no more wait in memory: 230 KiB a run
-            yield from pool.map(_read, batches[begin : begin + 4 * workers])
-
-
-def _in_worker() -> None:
-    """It ends with its parent, however that ends, and does not search for cycles, of which there are none."""
-    gc.disable()
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    if parent := parent_process():
-        parent.join()
-        os._exit(1)
+    with spread(len(folders)) as each:
+        for begin in range(0, len(batches), _WAITING):
+            yield from each(_read, batches[begin : begin + _WAITING])
 
 
 def with_campaign_gates(results: Path, configuration: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -173,12 +155,9 @@ def _judged(folder: Path, evidence: Evidence) -> Verdict:
 
 
 def _failed(folder: Path, record: RunRecord) -> Verdict:
-    reason = Reason(
-        code=record.failure_class or "failed",
-        severity="invalid",
-        evidence=record.failure_message or "no message",
-        advice="Start the campaign again: it retries the run.",
-    )
+    code, message = record.failure_class or "failed", record.failure_message or "no message"
+    advice = "Start the campaign again: it retries the run."
+    reason = Reason(code=code, severity="invalid", evidence=message, advice=advice)
     return Verdict(folder, "failed", (reason,), record)
 
 

@@ -103,10 +103,12 @@ WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0 AND coalesce
 -- Means of five such steps one right after the other at the same number of decoding requests. A step's moment is when the engine's results
 -- reach the API server, which takes some late and the next ones in a bunch: single steps look longer and shorter than they were, five do not.
 CREATE TABLE decode_fives AS
-SELECT folder, setup, model, profile, arm, decoding, min(step) AS first_step, min(t_ns) AS t_ns, avg(ms) AS ms
-FROM (SELECT *, (row_number() OVER (PARTITION BY folder, decoding, spell ORDER BY step) - 1) // 5 AS five
-      FROM (SELECT *, step - row_number() OVER (PARTITION BY folder, decoding ORDER BY step) AS spell FROM decode_steps))
-GROUP BY folder, setup, model, profile, arm, decoding, spell, five HAVING count(*) = 5 ORDER BY folder, first_step;
+SELECT folder, setup, model, profile, arm, f.* EXCLUDE (folder) FROM runs JOIN (
+    SELECT folder, decoding, min(step) AS first_step, min(t_ns) AS t_ns, avg(ms) AS ms
+    FROM (SELECT *, (row_number() OVER (PARTITION BY folder, decoding, spell ORDER BY step) - 1) // 5 AS five
+          FROM (SELECT folder, decoding, step, t_ns, ms, step - row_number() OVER (PARTITION BY folder, decoding ORDER BY step) AS spell FROM decode_steps))
+    GROUP BY folder, decoding, spell, five HAVING count(*) = 5
+) f USING (folder) ORDER BY folder, first_step;
 
 -- Quantiles of these means over all runs of a cell and arm, by decoding requests; of fewer than 20 none.
 CREATE VIEW usual_steps AS

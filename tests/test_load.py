@@ -57,6 +57,7 @@ def test_judged_in_several_processes_the_content_is_the_same(
 ) -> None:
     load(synthetic, tmp_path / "one.duckdb")
     monkeypatch.setattr("analysis.validate._AT_ONCE", 3)
+    monkeypatch.setattr("analysis.processes._RUNS", 6)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     load(synthetic, tmp_path / "two.duckdb")
     assert content(tmp_path / "two.duckdb") == content(tmp_path / "one.duckdb")

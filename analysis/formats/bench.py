@@ -4,8 +4,6 @@ One JSON object: scalars, and one list per request attribute. Times in the lists
 CLOCK_MONOTONIC. The client exits 0 even when no request succeeded: counts are judged by analysis.gates.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass
@@ -109,8 +107,8 @@ def parse_bench(data: bytes) -> BenchResult:
 
 def _row(i: int, start: float, ttft: float, itls: list[float], size: int, got: int, error: str | None) -> RequestRow:
     us = tuple(round(itl * 1e6) for itl in itls)
-    least = min(us, default=0)
-    return RequestRow(i, start, ttft, ttft + sum(itls), size, got, us, error or "", len(us), sum(us), least)
+    sums = len(us), sum(us), min(us, default=0)
+    return RequestRow(i, start, ttft, ttft + sum(itls), size, got, us, error or "", *sums)
 
 
 def _not_json(text: str) -> None:

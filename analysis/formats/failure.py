@@ -1,7 +1,5 @@
 """Why an engine or its client failed, read from its log: root causes, a class and the next step (failures.toml)."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

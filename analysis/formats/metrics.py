@@ -3,8 +3,6 @@
 Counters start at 0 with the server, so a run's own count is `after.value(name) - before.value(name)`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ Immutable and checked on construction. Times are CLOCK_MONOTONIC nanoseconds of 
 only `wall_start` is calendar time (UTC, ISO 8601). A figure that was not measured is None, never 0.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -7,10 +7,12 @@ have, so that a renamed line is an error and never a silent gap.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from analysis.formats.failure import SHUTDOWN, root_causes
@@ -128,32 +130,9 @@ def missing_facts(log: ServerLog, *, graphs: bool, compiled: bool, gpu: bool) ->
 
 _PREFIX = re.compile(r"^\((?P<proc>[A-Za-z_0-9]+) pid=\d+\) ?")
 _HEAD = re.compile(r"^[A-Z]+ (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]:]+:\d+\] ?(?P<message>.*)$", re.ASCII)
-# Searched in a message; a group is named by the field it fills, and a field's first match counts.
 _FACTS = tuple(
     re.compile(pattern.replace("NUMBER", r"-?\d+(?:\.\d+)?").replace("COUNT", r"\d{1,12}"), re.ASCII)
-    for pattern in (
-        r"^Resolved architecture: (?P<architecture>\S+)",
-        r"^Using max model len (?P<max_model_len>COUNT)$",
-        r"max_num_batched_tokens=(?P<max_num_batched_tokens>COUNT)\.",
-        r"^Using (?P<attention_backend>\w+) attention backend out of",
-        r"^Using AttentionBackendEnum\.(?P<attention_backend>\w+) backend",
-        r"^Using \w+ KV cache layout for (?P<attention_backend>\w+) backend",
-        r"^Loading weights took (?P<weights_load_s>NUMBER) seconds",
-        r"^Model loading took (?P<model_load_gib>NUMBER) GiB(?: memory)? and (?P<model_load_s>NUMBER) seconds",
-        r"^Dynamo bytecode transform time: (?P<dynamo_s>NUMBER) s",
-        r"^torch\.compile (?:and initial profiling/warmup run together )?took (?P<torch_compile_s>NUMBER) s in total",
-        r"^Initial profiling/warmup run took (?P<profiling_s>NUMBER) s",
-        r"^Estimated CUDA graph memory: (?P<estimated_graph_gib>NUMBER) GiB",
-        r"^Available KV cache memory: (?P<available_kv_gib>NUMBER) GiB",
-        r"^Overriding num_gpu_blocks=(?P<num_gpu_blocks_natural>COUNT)"
-        r" with num_gpu_blocks_override=(?P<num_gpu_blocks_override>COUNT)",
-        r"KV cache size: (?P<kv_tokens>\d[\d,]{0,20}) tokens",
-        r"^Maximum concurrency for [\d,]+ tokens per request: (?P<max_concurrency>NUMBER)x",
-        r"^Graph capturing finished in (?P<capture_s>COUNT) secs, took (?P<capture_gib>NUMBER) GiB",
-        r"^CUDA graph pool memory: (?P<graph_pool_actual_gib>NUMBER) GiB \(actual\)",
-        r"^init engine \(profile, create kv cache, warmup model\) took (?P<engine_init_s>NUMBER) s"
-        r"(?: \(compilation: (?P<engine_init_compile_s>NUMBER) s\))?",
-    )
+    for pattern in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["facts"]
 )
 _CONFIG = re.compile(r"^Initializing a V1 LLM engine \(v([^)]+)\) with config: ")
 _CONFIG_FACTS = (

@@ -4,8 +4,6 @@ Header and columns as COLUMNS; an empty field was not reported in that step. A c
 `#end rows=<n> dropped=<n> errors=<n>` and a line end; without it the engine was killed or the disk was full.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
