@@ -249,9 +249,14 @@ def _paced(e: Evidence) -> list[StepRow]:
 
 def _decode_steps(rows: list[StepRow]) -> list[tuple[StepRow, float]]:
     """The steps that only decode, each with its time since the step before in ms. One of more tokens than requests that
-    got one reads a prompt too: a preempted request's anew does not count in prompt_tokens."""
-    timed = [(row, (row.t_ns - before.t_ns) / 1e6) for before, row in pairwise(rows) if row.prompt_tokens == 0]
-    return [(row, ms) for row, ms in timed if (row.generated_tokens or 0) >= (row.unpadded_tokens or 1)]
+    got one reads a prompt too: a preempted request's anew does not count in prompt_tokens. The last before such a step
+    is left out: its results come when that one begins, up to 60 ms late."""
+    decodes = [row.prompt_tokens == 0 and (row.generated_tokens or 0) >= (row.unpadded_tokens or 1) for row in rows]
+    return [
+        (row, (row.t_ns - before.t_ns) / 1e6)
+        for (before, row), (this, after) in zip(pairwise(rows), pairwise(decodes[1:]), strict=False)
+        if this and after
+    ]
 
 
 def _more(most_ms: float, least_ms: float) -> str:

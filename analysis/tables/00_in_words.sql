@@ -21,10 +21,14 @@ unpadded AS (SELECT * FROM cells WHERE (arm_a, arm_b) = ('graphs_unpadded', 'gra
 flag_runs AS (SELECT s.*, model || ' ' || profile AS cell FROM window_shares s WHERE arm IN ('graphs', 'eager') AND (setup, model, profile) IN (SELECT (setup, model, profile) FROM flag)),
 padding AS (SELECT setup, model || ' ' || profile AS cell, arm, format('{:.1f}% (n = {})', 100 * estimate.mean, estimate.n) AS pct FROM estimates WHERE metric = 'padded_share_full' AND estimate.mean IS NOT NULL),
 blocks AS (SELECT setup, model, round(avg(kv_blocks) FILTER (arm = 'graphs')) AS graphs, round(avg(kv_blocks) FILTER (arm = 'eager')) AS eager FROM run_figures JOIN runs USING (folder, kv_tokens, max_concurrency) GROUP BY ALL),
-steps_here AS (
-    SELECT e.setup, e.decoding, 100 * (1 - k.q[2] / e.q[2]) AS quiet, 100 * (1 - k.q[3] / e.q[3]) AS middle
-    FROM (SELECT setup, mode(decoding) AS decoding FROM decode_fives WHERE (model, profile, arm) = ('32b', 'sustained', 'eager') GROUP BY setup) JOIN usual_steps e USING (setup, decoding) JOIN usual_steps k USING (setup, model, profile, decoding)
-    WHERE (e.model, e.profile, e.arm, k.arm) = ('32b', 'sustained', 'eager', 'graphs_kv_matched')
+steps_here AS (  -- a decode step with graphs over one with eager, at equal pools, paired by block
+    WITH runs_q AS (
+        SELECT f.setup, pair_id, f.arm, decoding, quantile_cont(ms, [0.1, 0.5]) AS q
+        FROM decode_fives f JOIN (SELECT setup, mode(decoding) AS decoding FROM decode_fives WHERE (model, profile, arm) = ('32b', 'sustained', 'eager') GROUP BY setup) USING (setup, decoding) JOIN runs USING (folder)
+        WHERE (f.model, f.profile) = ('32b', 'sustained') GROUP BY ALL
+    )
+    SELECT setup, decoding, exp_of(mean95(ln(k.q[1] / e.q[1]))) AS quiet, exp_of(mean95(ln(k.q[2] / e.q[2]))) AS middle, 100 * (min(k.q[1]) / min(e.q[1]) - 1) AS least
+    FROM runs_q e JOIN runs_q k USING (setup, pair_id, decoding) WHERE (e.arm, k.arm) = ('eager', 'graphs_kv_matched') GROUP BY ALL
 ),
 -- What to set: between graphs and eager, and whether to trim the captured sizes
 which AS (
@@ -54,7 +58,7 @@ start AS (
 ), first_token AS (
     SELECT setup, 'What does it buy?', cell, 'Mean time to first token with eager: ' || change || '.' || coalesce(
            (SELECT ' Graphs repay their start, ' || replace(estimate_text(extra), ' (n', ' s (n') || ' longer in these blocks, after ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '') || ' requests'
-                || coalesce(', computed without the host''s stalls ' || requests_text(calm_requests), '') || '.' FROM break_evens b WHERE (b.setup, b.model, b.profile, b.arm) = (e.setup, e.model, e.profile, 'graphs')), '')
+                || coalesce(', computed without the host''s stalls ' || requests_text(calm_requests) || ' (' || requests_text(calm_range[1]) || ' to ' || requests_text(calm_range[3]) || ' by the three rules)', '') || '.' FROM break_evens b WHERE (b.setup, b.model, b.profile, b.arm) = (e.setup, e.model, e.profile, 'graphs')), '')
     FROM e WHERE metric = 'ttft_ms' AND profile <> '(all)' AND (arm_a, arm_b) = ('eager', 'graphs')
 ),
 -- What takes from graphs: the KV pool, then what is left in all
@@ -62,7 +66,7 @@ memory AS (
     SELECT DISTINCT setup, 'What can make graphs lose?', model, 'vLLM takes the memory of graphs out of the KV cache: ' || graphs::BIGINT || ' KV blocks instead of ' || eager::BIGINT || '. A pool holds whole requests, so what that costs comes in steps and depends on their lengths.'
     FROM pool JOIN blocks USING (setup, model)
 ), smaller AS (
-    SELECT p.setup, 'What can make graphs lose?', p.cell, 'The smaller pool, together with the change in padding that comes with it: output tokens/s ' || p.change || coalesce('; ' || p.without_stalls, '') || '.' || coalesce(' The same two pools without graphs, so without padding: ' || b.change || '.', '')
+    SELECT p.setup, 'What can make graphs lose?', p.cell, 'The smaller pool, together with the change in padding that comes with it: output tokens/s ' || p.change || coalesce('; ' || p.without_stalls, '') || '.' || coalesce(' The same two pools without graphs, so without padding: ' || b.change || coalesce('; ' || b.without_stalls, '') || '.', '')
            || coalesce(' Padding while requests wait, of the steps that run as one whole graph (FULL): ' || own.pct || ', with eager''s pool ' || matched.pct || '.', '') || CASE WHEN u.cell IS NULL THEN ' Pool and padding are not separated: open until graphs_unpadded is measured.' ELSE '' END
     FROM pool p LEFT JOIN cells b ON (b.setup, b.cell, b.arm_a, b.arm_b) = (p.setup, p.cell, 'eager_kv_matched', 'eager') LEFT JOIN unpadded u ON (u.setup, u.cell) = (p.setup, p.cell)
     LEFT JOIN padding own ON (own.setup, own.cell, own.arm) = (p.setup, p.cell, 'graphs') LEFT JOIN padding matched ON (matched.setup, matched.cell, matched.arm) = (p.setup, p.cell, 'graphs_kv_matched')
@@ -73,9 +77,9 @@ memory AS (
     FROM pool p JOIN flag f ON (f.setup, f.cell) = (p.setup, p.cell) LEFT JOIN cells k ON (k.setup, k.cell, k.arm_a, k.arm_b) = (p.setup, p.cell, 'graphs_kv_matched', 'eager')
 ),
 study AS (
-    SELECT t.setup, 'Why did they lose in the study?', t.cell, format('Computed from its own figures: its pool with graphs was {:.1f}% smaller ({} KV blocks for {}), for which the scheduling model needs {:+.1f}% engine steps while requests wait ({} for {}). Graphs then win only if a decode step is over {:.1f}% shorter. There it was {:.2f}% shorter, at one request at a time: {:+.1f}% decode time, diluted by what prefill takes; it measured {:+.2f}% output tokens/s.',
+    SELECT t.setup, 'Why did they lose in the study?', t.cell, format('Computed from its own figures: its pool with graphs was {:.1f}% smaller ({} KV blocks for {}), for which the scheduling model needs {:+.1f}% engine steps while requests wait ({} for {}). Prefill aside, graphs then win only if a step is over {:.1f}% shorter. There it was {:.2f}% shorter, at one request at a time: {:+.1f}% decode time, diluted by what prefill takes; it measured {:+.2f}% output tokens/s.',
                100 * (1 - blocks[1] / blocks[2]), blocks[1], blocks[2], 100 * (m.steps[1] / m.steps[2] - 1), m.steps[1], m.steps[2], 100 * (1 - m.steps[2] / m.steps[1]), gain, 100 * (m.steps[1] / m.steps[2] * (1 - gain / 100) - 1), pub('throughput', '32b', 'sustained', 'change_pct'))
-           || coalesce(format(' Here it is, with equal pools and {} decoding requests, {:.1f}% shorter while the host is quiet (10th percentile of five steps in a row) and {:.1f}% in the median.', h.decoding, h.quiet, h.middle), '')
+           || coalesce(' Here, with equal pools and ' || h.decoding || ' requests decoding, graphs change a decode step by ' || change_text(h.quiet) || ' while the host is quiet (a run''s 10th percentile of five in a row; ' || format('{:+.1f}%', h.least) || ' between the least of each arm), and by ' || change_text(h.middle) || ' in the median.', '')
     FROM flag t LEFT JOIN steps_here h USING (setup), published_pools, (SELECT pub('tpot_ms', '32b', 'sporadic', 'gain_pct') AS gain), (SELECT list(steps ORDER BY kv_blocks) AS steps FROM model_steps WHERE setup = 'published study') m
     WHERE t.cell = '32b sustained' AND len(m.steps) = 2
 ),
