@@ -97,14 +97,6 @@ class Evidence:
         """The steps of the trace, none without one."""
         return self.steps.rows if self.steps else ()
 
-    @cached_property
-    def window_rows(self) -> tuple[StepRow, ...]:
-        """The steps of the window, none without one."""
-        begin_ns, end_ns = self.record.timeline.window_begin_ns, self.record.timeline.window_end_ns
-        if begin_ns is None or end_ns is None:
-            return ()
-        return tuple([row for row in self.rows if begin_ns <= row.t_ns <= end_ns])
-
 
 Seen = Iterator[str]  # what was seen of a run that a gate's rule does not hold for; the first one is told
 Check = Callable[..., Iterator[Any]]  # a gate's own: see judge() in gates.py and gates_campaign.py

@@ -83,8 +83,9 @@ def steps_disagree_with_client(e: Evidence) -> Seen:
 def step_time_drift(e: Evidence) -> Seen:
     """Steps that only decode take equally long in each third of the window, within the share DRIFT (medians; steps with
     no fewer running requests than the window's median). How large it is, its tenths tell too."""
-    usual = median_low([row.running or 0 for row in e.window_rows] or [0])
-    steps = [ms for row, ms in _decode_steps(e) if (row.running or 0) >= usual]
+    rows = _paced(e)
+    usual = median_low([row.running or 0 for row in rows] or [0])
+    steps = [ms for row, ms in _decode_steps(rows) if (row.running or 0) >= usual]
     if (n := len(steps)) < 3 * DRIFT_STEPS:
         return
     thirds, tenths = ([median(steps[n * i // k : n * (i + 1) // k]) for i in range(k)] for k in (3, 10))
@@ -97,7 +98,7 @@ def step_time_drift(e: Evidence) -> Seen:
 def step_time_uneven(e: Evidence) -> Seen:
     """Steps that only decode, for the number of requests that is commonest in the window, take about equally long: the
     90th percentile is at most UNEVEN times the 10th."""
-    steps = _decode_steps(e)
+    steps = _decode_steps(_paced(e))
     usual = mode([row.generated_tokens for row, _ in steps] or [0])
     steps_ms = [ms for row, ms in steps if row.generated_tokens == usual]
     if len(steps_ms) >= DRIFT_STEPS:
@@ -238,14 +239,23 @@ def _gpu_log(record: RunRecord) -> bool:
     return record.gpu is not None or record.engine.kind == "stand-in"
 
 
-def _decode_steps(e: Evidence) -> list[tuple[StepRow, float]]:
-    """The window's steps that only decode, each with its time since the step before in ms; of a simulated engine, whose
-    steps are sleeps, none. One of more tokens than requests that got one reads a prompt too: a preempted request's anew
-    does not count in prompt_tokens."""
+def _paced(e: Evidence) -> list[StepRow]:
+    """The window's steps; of a simulated engine, whose steps are sleeps, none."""
+    begin_ns, end_ns = e.record.timeline.window_begin_ns, e.record.timeline.window_end_ns
+    if begin_ns is None or end_ns is None or e.record.engine.simulated:
+        return []
+    return [row for row in e.rows if begin_ns <= row.t_ns <= end_ns]
+
+
+def _decode_steps(rows: list[StepRow]) -> list[tuple[StepRow, float]]:
+    """The steps that only decode, each with its time since the step before in ms. One of more tokens than requests that
+    got one reads a prompt too: a preempted request's anew does not count in prompt_tokens. The last before such a step
+    is left out: its results come when that one begins, up to 60 ms late."""
+    decodes = [row.prompt_tokens == 0 and (row.generated_tokens or 0) >= (row.unpadded_tokens or 1) for row in rows]
     return [
         (row, (row.t_ns - before.t_ns) / 1e6)
-        for before, row in pairwise(() if e.record.engine.simulated else e.window_rows)
-        if row.prompt_tokens == 0 and (row.generated_tokens or 0) >= (row.unpadded_tokens or 1)
+        for (before, row), (this, after) in zip(pairwise(rows), pairwise(decodes[1:]), strict=False)
+        if this and after
     ]
 
 

@@ -48,24 +48,26 @@ SELECT fits.* EXCLUDE (slope, error, mean), struct_pack(mean := 100 * slope / me
 FROM fits LEFT JOIN student_t ON df = n - 2;
 
 -- What an arm's longer start costs against eager, and what a request then saves: seconds, one row a pass of a block. A request's
--- time is the window over the number of requests, so at concurrency 1 its latency. A start with a cold cache is no part of it. calm_s: the saving without the host's stalls (computed).
+-- time is the window over the number of requests, so at concurrency 1 its latency. A start with a cold cache is no part of it. calm_s, stricter_s, laxer_s: the saving without the host's stalls, computed by the three rules.
 CREATE TABLE repayments AS
-WITH r AS (SELECT folder, setup, model, profile, arm, pair_id, s.start_s, f.duration_s / num_prompts AS request_s, stalled_s / num_prompts AS stall_s FROM runs JOIN run_figures f USING (folder) LEFT JOIN stalls USING (folder) LEFT JOIN starts s USING (folder, setup, model, arm) WHERE s.warm)
-SELECT a.setup, a.model, a.profile, a.arm, pair_id, a.start_s - e.start_s AS extra_s, e.request_s - a.request_s AS saving_s, saving_s - e.stall_s + a.stall_s AS calm_s
+WITH r AS (SELECT folder, setup, model, profile, arm, pair_id, s.start_s, f.duration_s / num_prompts AS request_s, COLUMNS(['stalled_s', 'stricter_s', 'laxer_s']) / num_prompts FROM runs JOIN run_figures f USING (folder) LEFT JOIN stalls USING (folder) LEFT JOIN starts s USING (folder, setup, model, arm) WHERE s.warm)
+SELECT a.setup, a.model, a.profile, a.arm, pair_id, a.start_s - e.start_s AS extra_s, e.request_s - a.request_s AS saving_s, saving_s - e.stalled_s + a.stalled_s AS calm_s, saving_s - e.stricter_s + a.stricter_s AS stricter_s, saving_s - e.laxer_s + a.laxer_s AS laxer_s
 FROM r a JOIN r e USING (setup, model, profile, pair_id) WHERE e.arm = 'eager' AND a.arm <> 'eager';
 
--- Break-even in requests: extra start / saving a request, with Fieller's 95% interval over the passes. An end of `inf` is 'never'.
+-- Break-even in requests: extra start / saving a request, with Fieller's 95% interval over the passes. An end of `inf` is 'never'. calm_requests: with the saving
+-- without the host's stalls; calm_range: least and greatest by all three rules.
+CREATE MACRO repaid(extra_s, saving_s) AS CASE WHEN saving_s > 0 THEN greatest(extra_s / saving_s, 0) WHEN saving_s IS NOT NULL THEN 'inf'::DOUBLE END;
 CREATE TABLE break_evens AS
 WITH m AS (
-    SELECT setup, model, profile, arm, count(*) AS n, mean95(extra_s) AS extra, mean95(saving_s) AS saving, avg(calm_s) AS calm_s,
+    SELECT setup, model, profile, arm, count(*) AS n, mean95(extra_s) AS extra, mean95(saving_s) AS saving, avg(calm_s) AS calm_s, avg(stricter_s) AS stricter_s, avg(laxer_s) AS laxer_s,
            var_samp(extra_s) / n AS vx, var_samp(saving_s) / n AS vs, covar_samp(extra_s, saving_s) / n AS vc
     FROM repayments WHERE extra_s IS NOT NULL AND saving_s IS NOT NULL GROUP BY ALL
 ), q AS (
     SELECT m.*, saving.mean ^ 2 - t975 ^ 2 * vs AS a, extra.mean * saving.mean - t975 ^ 2 * vc AS b, extra.mean ^ 2 - t975 ^ 2 * vx AS c, sqrt(greatest(b * b - a * c, 0)) AS root
     FROM m LEFT JOIN student_t ON df = n - 1
 )
-SELECT setup, model, profile, arm, n, extra, saving, CASE WHEN calm_s > 0 THEN greatest(extra.mean / calm_s, 0) WHEN calm_s IS NOT NULL THEN 'inf'::DOUBLE END AS calm_requests,
-       CASE WHEN saving.mean > 0 THEN greatest(extra.mean / saving.mean, 0) ELSE 'inf'::DOUBLE END AS requests,
+SELECT setup, model, profile, arm, n, extra, saving, repaid(extra.mean, saving.mean) AS requests, repaid(extra.mean, calm_s) AS calm_requests,
+       list_sort([repaid(extra.mean, calm_s), repaid(extra.mean, stricter_s), repaid(extra.mean, laxer_s)]) AS calm_range,
        CASE WHEN n < 2 THEN NULL WHEN saving.hi < 0 THEN 'inf'::DOUBLE WHEN a > 0 OR c > 0 THEN greatest((b - root) / a, 0) ELSE 0 END AS fewest,
        CASE WHEN n < 2 THEN NULL WHEN a > 0 AND saving.mean > 0 THEN greatest((b + root) / a, 0) ELSE 'inf'::DOUBLE END AS most
 FROM q;

@@ -95,10 +95,12 @@ WHERE counted AND kind = 'run' AND t_ns >= window_begin_ns AND t_ns <= coalesce(
 
 -- Time of the steps that only decode, since the step before, in ms; `decoding`: requests that got a token in it. A step with more tokens
 -- than that also reads a prompt: a chunk of one, or a preempted request's anew (prompt_tokens counts at a request's first token only).
+-- The last before a step that reads a prompt is left out: its results come when that one begins, up to 60 ms late, or after a pause with the step before.
 CREATE VIEW decode_steps AS
 SELECT folder, setup, model, profile, arm, step, t_ns, generated_tokens AS decoding, ms
-FROM (SELECT *, (t_ns - lag(t_ns) OVER (PARTITION BY folder ORDER BY step)) / 1e6 AS ms FROM window_steps)
-WHERE ms IS NOT NULL AND prompt_tokens = 0 AND generated_tokens > 0 AND coalesce(unpadded_tokens, generated_tokens) <= generated_tokens;
+FROM (SELECT *, (t_ns - lag(t_ns) OVER steps) / 1e6 AS ms, prompt_tokens = 0 AND generated_tokens > 0 AND coalesce(unpadded_tokens, generated_tokens) <= generated_tokens AS decodes, lead(decodes) OVER steps AS next_decodes
+      FROM window_steps WINDOW steps AS (PARTITION BY folder ORDER BY step))
+WHERE ms IS NOT NULL AND decodes AND next_decodes;
 
 -- Means of five such steps one right after the other at the same number of decoding requests. A step's moment is when the engine's results
 -- reach the API server, which takes some late and the next ones in a bunch: single steps look longer and shorter than they were, five do not.
@@ -114,10 +116,11 @@ SELECT folder, setup, model, profile, arm, f.* EXCLUDE (folder) FROM runs JOIN (
 CREATE VIEW usual_steps AS
 SELECT setup, model, profile, arm, decoding, quantile_cont(ms, [0.05, 0.1, 0.5]) AS q FROM decode_fives GROUP BY ALL HAVING count(*) >= 20;
 
--- Seconds of a run by which its fives went over a limit: 1.02 times the 10th percentile, and by a stricter and a laxer rule.
+-- Seconds of a run by which its fives went over a limit: 1.02 times the 10th percentile, and by a stricter and a laxer rule. Nothing of a
+-- run whose fives with limits make up less than a quarter of its window: the little that they tell is not the run's pace.
 CREATE VIEW stalls AS
-SELECT folder, 5 * sum(greatest(0, ms - 1.02 * q[2])) / 1e3 AS stalled_s, 5 * sum(greatest(0, ms - q[1])) / 1e3 AS stricter_s, 5 * sum(greatest(0, ms - 1.1 * q[3])) / 1e3 AS laxer_s
-FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding) GROUP BY folder;
+SELECT folder, 5 * sum(ms) / 1e3 / any_value(bench_duration_s) AS judged_share, 5 * sum(greatest(0, ms - 1.02 * q[2])) / 1e3 AS stalled_s, 5 * sum(greatest(0, ms - q[1])) / 1e3 AS stricter_s, 5 * sum(greatest(0, ms - 1.1 * q[3])) / 1e3 AS laxer_s
+FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding) JOIN (SELECT folder, bench_duration_s FROM runs) USING (folder) GROUP BY folder HAVING judged_share >= 0.25;
 
 -- Waiting span: the steps with a token count from the first step with a waiting request to the last token.
 CREATE VIEW waiting_steps AS
@@ -207,7 +210,7 @@ SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS dur
        w.steps, w.mean_running, w.preempted, w.padded_share_full, p.value AS preemptions,
        r.num_gpu_blocks AS kv_blocks, r.kv_tokens, r.max_concurrency, r.concurrency / r.max_concurrency AS overload,
        e.* EXCLUDE (folder, source, absent), bench_output_tokens / nullif(window_j, 0) AS tok_per_j, window_j / o.window_s AS mean_power_w,
-       o.own_s, t.stalled_s / r.bench_duration_s AS stalled_share, r.bench_output_tokens / (r.bench_duration_s - t.stalled_s) AS capped_tok_s,
+       o.own_s, t.judged_share, t.stalled_s / r.bench_duration_s AS stalled_share, r.bench_output_tokens / (r.bench_duration_s - t.stalled_s) AS capped_tok_s,
        r.bench_output_tokens / (r.bench_duration_s - t.stricter_s) AS capped_stricter_tok_s, r.bench_output_tokens / (r.bench_duration_s - t.laxer_s) AS capped_laxer_tok_s,
        s.start_s, s.first_token_s, s.engine_init_s, s.load_s, s.compile_s, s.capture_s, s.init_rest_s, s.outside_s
 FROM runs r
@@ -234,6 +237,9 @@ WHERE metric IN ('start_s', 'first_token_s', 'engine_init_s', 'load_s', 'compile
 CREATE MACRO mean95(x) AS list_transform([struct_pack(n := count(x), mean := avg(x), half := (SELECT list(t975 ORDER BY df) FROM student_t)[count(x) - 1] * stddev_samp(x) / sqrt(count(x)))],
     lambda it: CASE WHEN it.n > 0 THEN struct_pack(mean := it.mean, lo := it.mean - it.half, hi := it.mean + it.half, n := it.n) END)[1];
 CREATE MACRO none_of(k) AS struct_pack(mean := NULL::DOUBLE, lo := NULL::DOUBLE, hi := NULL::DOUBLE, n := k);
+
+-- Mean and interval of logarithms as a ratio.
+CREATE MACRO exp_of(l) AS struct_pack(mean := exp(l.mean), lo := exp(l.lo), hi := exp(l.hi), n := l.n);
 
 -- Two-sided exact p of a zero mean: the share of sign patterns whose sum is at least as far from 0. NULL above 12 values: the patterns are 2^n.
 -- With n pairs it cannot fall below 2 / 2^n: 0.0625 for five.

@@ -376,9 +376,8 @@ def test_a_measured_gain_that_is_not_resolved_has_no_break_even(
 
 def test_what_the_host_s_stalls_made_is_provisional_as_in_the_findings(shipped: Path) -> None:
     """By the rule of the answer in words: resolved, and less than half is left of it on the log scale."""
-    (what,) = re.findall(r"^\*\*What to set\?\*\* (.*)", (ROOT / "FINDINGS.md").read_text("utf-8"), re.MULTILINE)
-    rule = r"(\w+ \w+) \w+, ratio [^;]*? \(provisional: computed without the host's stalls, [^;]*?, ([+-][\d.]+%) "
-    told = dict(re.findall(rule, what.split("With graphs, capturing")[0]))
+    rule = r"^- \*(.*)\*: \S+, provisionally: .*, but ([+-][\d.]+%) computed without .*, less than half of it\.$"
+    told = dict(re.findall(rule, (ROOT / "FINDINGS.md").read_text("utf-8"), re.MULTILINE))
     said = "Provisional: computed without the host's stalls, less than half of it is left, "
     found = {}
     for advice in answer(shipped, {}):

@@ -118,15 +118,17 @@ def test_moments_that_are_late_now_and_then_take_nothing_off(tmp_path: Path) -> 
     assert float(run["after"]["taken_off_pct"]) < 4  # of single steps it would be over 20
 
 
-def test_a_preempted_request_that_is_read_in_anew_is_no_decode_step(tmp_path: Path) -> None:
-    """No token of it is a first one, so prompt_tokens says 0."""
+def test_a_step_that_reads_a_prompt_and_the_one_before_it_are_no_decode_steps(tmp_path: Path) -> None:
+    """No token of a preempted request that is read in anew is a first one, so prompt_tokens says 0 of it."""
     root = make_store.recorded_store(tmp_path / "r")
     records(root, "09_stalls")
     with connect(root.with_suffix(".duckdb")) as con:
-        rows = con.execute("""SELECT s.step, unpadded_tokens - generated_tokens, d.step
-            FROM window_steps s LEFT JOIN decode_steps d USING (folder, step)
-            WHERE folder = '32b.graphs.sustained.r1.p1a1' AND prompt_tokens = 0 AND generated_tokens > 0""").fetchall()
-    anew = [decode for _, more, decode in rows if (more or 0) > 0]
-    assert len(anew) > 10
-    assert anew == [None] * len(anew)
-    assert len([step for step, more, decode in rows if (more or 0) <= 0 and decode is None]) <= 1  # the window's first
+        rows = con.execute("""SELECT prompt_tokens = 0 AND generated_tokens > 0 AND unpadded_tokens <= generated_tokens,
+            d.step IS NOT NULL FROM window_steps s LEFT JOIN decode_steps d USING (folder, step)
+            WHERE folder = '32b.graphs.sustained.r1.p1a1' ORDER BY s.step""").fetchall()
+        anew = con.execute("""SELECT count(*) FROM window_steps WHERE folder = '32b.graphs.sustained.r1.p1a1'
+            AND prompt_tokens = 0 AND generated_tokens > 0 AND unpadded_tokens > generated_tokens""").fetchone()
+    assert anew is not None
+    assert anew[0] > 10
+    wanted = [bool(decodes and next_decodes) for (decodes, _), (next_decodes, _) in pairwise(rows)]
+    assert [timed for _, timed in rows] == [False, *wanted[1:], False]

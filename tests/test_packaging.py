@@ -424,7 +424,7 @@ def test_a_sitting_on_two_gpus_runs_its_steps_in_order_and_ends_in_time(
     ]
     assert [call[2:-6] for call in calls if call.startswith("1") and call.endswith("began")] == [
         "overhead 32b.*",
-        "tools/gpu-host/plain_loop.py plain graphs,eager,graphs_trimmed published,mechanism 7b.sustained.r2",
+        "tools/gpu-host/plain_loop.py plain graphs,eager,graphs_trimmed published,mechanism,loops 7b.sustained.r2",
         "published,mechanism 7b.*.r2",
         "neighbour 7b.sustained_short.r4",
     ]

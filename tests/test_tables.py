@@ -151,15 +151,15 @@ def test_warnings_stand_beside_the_figures(two_blocks: dict[str, Table]) -> None
     run = find(two_blocks["runs"], folder="7b.eager.sustained.r1.p1a1")
     assert run["reasons"] == "step_time_drift (+11%)"
     assert find(two_blocks["throughput"], arm="graphs")["warnings"] == ""
-    answer = find(two_blocks["in_words"], question="What does --enforce-eager cost?")["answer"]
-    assert answer.startswith("Output tokens/s with eager against graphs and torch.compile: 7b sustained -")
-    assert f"Warnings on these runs: 7b sustained eager {drift}, telemetry_gap (1 of 2)." in answer
+    cost = find(two_blocks["in_words"], question="What does --enforce-eager cost?", cell="7b sustained")["answer"]
+    assert cost.startswith("Output tokens/s against graphs and torch.compile: -")
+    assert cost.endswith(f" Warnings: eager {drift}, telemetry_gap (1 of 2).")
 
 
 def test_trimming_is_advised_on_three_blocks_only(two_blocks: dict[str, Table]) -> None:
-    answer = find(two_blocks["in_words"], question="What to set?")["answer"]
-    assert "No advice yet, on fewer than three blocks, to trim" in answer
-    assert "capture no more sizes" not in answer
+    told = [r["answer"] for r in records(two_blocks["in_words"]) if r["question"] == "What to set?"]
+    assert any(answer.startswith("No advice yet, on fewer than three blocks, on trimming") for answer in told)
+    assert not any("capture no more sizes" in answer for answer in told)
 
 
 def test_starts_that_should_be_alike_stand_beside_break_even(two_blocks: dict[str, Table]) -> None:
@@ -168,8 +168,8 @@ def test_starts_that_should_be_alike_stand_beside_break_even(two_blocks: dict[st
     }
     assert with_pool["graphs"] == with_pool["graphs_kv_matched"]
     assert with_pool["graphs"].endswith(" s (n = 4)")
-    answer = find(two_blocks["in_words"], question="What does it buy?")["answer"]
-    assert f"7b graphs {with_pool['graphs']}" in answer
+    answer = find(two_blocks["in_words"], question="What does it buy?", cell="7b")["answer"]
+    assert f"graphs {with_pool['graphs']}" in answer
 
 
 def test_one_block_says_what_it_does_not_cancel(recorded: Path, two_blocks: dict[str, Table]) -> None:

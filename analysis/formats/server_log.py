@@ -130,17 +130,13 @@ def missing_facts(log: ServerLog, *, graphs: bool, compiled: bool, gpu: bool) ->
 
 _PREFIX = re.compile(r"^\((?P<proc>[A-Za-z_0-9]+) pid=\d+\) ?")
 _HEAD = re.compile(r"^[A-Z]+ (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]:]+:\d+\] ?(?P<message>.*)$", re.ASCII)
+_PATTERNS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _FACTS = tuple(
     re.compile(pattern.replace("NUMBER", r"-?\d+(?:\.\d+)?").replace("COUNT", r"\d{1,12}"), re.ASCII)
-    for pattern in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["facts"]
+    for pattern in _PATTERNS["facts"]
 )
 _CONFIG = re.compile(r"^Initializing a V1 LLM engine \(v([^)]+)\) with config: ")
-_CONFIG_FACTS = (
-    re.compile(r"\benforce_eager=(?P<enforce_eager>True|False)"),
-    re.compile(r"\benable_prefix_caching=(?P<prefix_caching>True|False)"),
-    re.compile(r"'cudagraph_mode': <CUDAGraphMode\.(?P<cudagraph_mode>\w+):"),
-    re.compile(r"'mode': <CompilationMode\.(?P<compile_mode>\w+):"),
-)
+_CONFIG_FACTS = tuple(map(re.compile, _PATTERNS["config"]))
 _SIZES = re.compile(r"'cudagraph_capture_sizes': \[([\d, ]*)\]", re.ASCII)
 _BANNER = re.compile(r"\bversion (\d+\.\d+[^\s,]*)")
 _RANGE_COMPILED = re.compile(r"^Compiling a graph for compile range .+ takes (-?\d+(?:\.\d+)?) s", re.ASCII)

@@ -10,7 +10,7 @@ WITH places AS (
 ), means AS (
     SELECT setup, model, profile, metric, list(blocks ORDER BY first, machine_id) AS blocks, mean95(l) AS l, mean95(difference) AS difference, list(exp(l) ORDER BY first, machine_id) AS points FROM machines GROUP BY ALL
 ), ratios AS (
-    SELECT *, struct_pack(mean := exp(l.mean), lo := exp(l.lo), hi := exp(l.hi), n := l.n) AS ratio FROM means
+    SELECT *, exp_of(l) AS ratio FROM means
 )
 SELECT setup, model, profile, any_value(blocks) AS blocks, any_value(f3(ratio)) FILTER (metric = 'output_tok_s') AS graphs_over_eager,
        list_transform(any_value(points) FILTER (metric = 'output_tok_s'), lambda p: d3(p)) AS points, any_value(f2(difference)) FILTER (metric = 'start_s') AS start_difference_s

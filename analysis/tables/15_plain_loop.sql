@@ -1,5 +1,5 @@
 -- title: Against a plain loop and vLLM's own sweep
--- note: The same runs in the same boot of the same machine, on the same GPU: server and client flags, seed and KV blocks are those of the same plan, but for the instruments and the client's check that the server is ready. Plain: vllm serve, /health asked every 2 s, then vllm bench serve, then SIGTERM, one after the other, without instruments; sweep: vllm bench sweep serve, whose own start counts to its first run. Wall seconds a run, from its begin to the next one's; n counts blocks. Saved: GPU time, as the GPU is held all along; at least 10% where the whole interval is, with three blocks or more. Ready: from the server's start until it answers, ours and theirs. The first start after a boot finds files in no memory yet and takes seconds longer, whichever side it falls on; first starts with a cold compile cache (primes, one a model and arm in a campaign) are in neither. Own: ours less server start, probe, warm-up and window (goal: 3 s). The plain loop's client: its start, prompts, warm-up and end, without the window, while the server waits.
+-- note: The same runs in the same boot of the same machine, on the same GPU: server and client flags, seed and KV blocks are those of the same plan, but for the instruments and the client's check that the server is ready. Plain: vllm serve, /health asked every 2 s, then vllm bench serve, then SIGTERM, one after the other, without instruments; sweep: vllm bench sweep serve, whose own start counts to its first run. Wall seconds a run, from its begin to the next one's; n counts blocks. Saved: GPU time, as the GPU is held all along; at least 10% where the whole interval is, with three blocks or more. Ready: from the server's start until it answers, ours and theirs. The first start after a boot finds files in no memory yet and takes seconds longer, whichever side it falls on; first starts with a cold compile cache (primes) are in neither. Own: ours less server start, probe, warm-up and window (goal: 3 s). The plain loop's client: its start, prompts, warm-up and end, without the window, while the server waits.
 -- empty: Not measured: needs tools/gpu-host/plain_loop.py in the sitting of the campaign's own runs.
 WITH ours AS (
     SELECT folder, setup, simulated, machine_id, gpu_uuid, model, arm, profile, repetition, own_s, start_s,
@@ -14,7 +14,7 @@ WITH ours AS (
            avg(client_s) AS client_s, max(own_s) AS own_s
     FROM pairs GROUP BY ALL
 ), ratios AS (
-    SELECT *, struct_pack(mean := exp(l.mean), lo := exp(l.lo), hi := exp(l.hi), n := l.n) AS ratio,
+    SELECT *, exp_of(l) AS ratio,
            struct_pack(mean := 100 * (1 - exp(l.mean)), lo := 100 * (1 - exp(l.hi)), hi := 100 * (1 - exp(l.lo)), n := l.n) AS saved
     FROM means
 )

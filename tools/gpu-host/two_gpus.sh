@@ -8,7 +8,7 @@
 # Steps, one after the other on each GPU:
 #   SUITES:BLOCKS         these blocks of these suites, as far as they fit into the time that is left
 #   alone:SUITES:BLOCKS   the same, once the other GPU has ended its steps
-#   plain:BLOCKS:S        these blocks of the suites published and mechanism as a plain loop (plain_loop.py), if S seconds are left
+#   plain:BLOCKS:S        these blocks of the suites published, mechanism and loops as a plain loop (plain_loop.py), if S seconds are left
 #   sweep:BLOCKS:S        the same as vLLM's own sweep, arms graphs and eager
 #
 # First of all one GPU does, alone and for both, the first starts that the first of its steps needs: two at once would
@@ -51,7 +51,7 @@ loop() {
   [ "$(left)" -gt "$4" ] || return 0
   local arms=graphs,eager; [ "$2" = sweep ] || arms+=,graphs_trimmed
   (cd "$base/project" && timeout "$(left)" "$base/venv/bin/python" tools/gpu-host/plain_loop.py --way "$2" --arms "$arms" \
-    --suite published,mechanism --blocks "$3" --results "$base/results-$1" --engine-python "$(command -v "${ENGINE_PYTHON:-python3}")" \
+    --suite published,mechanism,loops --blocks "$3" --results "$base/results-$1" --engine-python "$(command -v "${ENGINE_PYTHON:-python3}")" \
     --engine-path "$base/engine" --models "$base/models" --cache "$base/cache" --gpu "$1" --cpus "${cpus[$1]}" "${options[@]}") \
     >> "$base/campaign-$1-all.log" 2>&1 || true
 }
