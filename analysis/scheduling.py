@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 GraphMode = Literal["NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE"]
 RuntimeMode = Literal["NONE", "PIECEWISE", "FULL"]
@@ -72,8 +72,7 @@ class SchedulerConfig:
         return (tokens, "NONE") if mode == "FULL_DECODE_ONLY" else (size, "PIECEWISE")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One engine step as a stat logger sees it. Running, waiting and KV usage are read after the next
     step is planned (asynchronous scheduling); token columns are None where the engine reports none: an
     empty step, or no output."""
@@ -96,9 +95,9 @@ class _Request:
     request_id: str
     prompt_tokens: int
     max_tokens: int
+    known: int  # tokens that exist or are in flight: planned output whose value is not known yet (0 or 1)
     generated: int = 0
     computed: int = 0  # tokens planned so far, in flight ones included
-    in_flight: int = 0  # planned output tokens whose value is not known yet (0 or 1)
     blocks: int = 0
     preemptions_to_report: int = 0
     waiting: bool = True
@@ -151,7 +150,7 @@ class Scheduler:
             problem = f"it needs {needed} blocks; the pool has {pool} besides the null block"
         if problem:
             raise SchedulingError(f"request {request_id!r}: {problem}")
-        self._requests[request_id] = request = _Request(request_id, prompt_tokens, output)
+        self._requests[request_id] = request = _Request(request_id, prompt_tokens, output, prompt_tokens)
         self._waiting.append(request)
 
     def abort(self, request_id: str) -> None:
@@ -159,6 +158,8 @@ class Scheduler:
         request = self._requests.pop(request_id, None)
         if request:
             (self._waiting if request.waiting else self._running).remove(request)
+            for batch in self._batches:
+                batch.emitting = [r for r in batch.emitting if r is not request]
             self._release(request)
             self._finished_to_report = True
 
@@ -188,7 +189,7 @@ class Scheduler:
             return 0
         phases = [0] * size  # requests by the place of their next token in its block: 0 takes a block
         for r in running:
-            if r.in_flight != flying or r.computed != r.tokens + flying - 1 or r.preemptions_to_report:
+            if r.known != r.tokens + flying or r.computed != r.known - 1 or r.preemptions_to_report:
                 return 0
             limit = min(limit, r.max_tokens - 1 - r.generated)
             phases[-r.computed % size] += 1
@@ -198,6 +199,7 @@ class Scheduler:
             steps += 1
         for r in running if steps > 0 else ():
             r.generated += steps
+            r.known += steps
             r.computed += steps
             r.blocks = self.config.blocks_for(r.computed)
         self._free = free
@@ -215,15 +217,14 @@ class Scheduler:
         preempted = False
         running, budget, block_size = self._running, self.config.max_num_batched_tokens, self.config.block_size
         for request in running:  # those preempted meanwhile are at its end
-            generated, left = request.generated + request.in_flight, budget - batch.tokens
-            needed = request.prompt_tokens + generated
+            needed, left = request.known, budget - batch.tokens
             wanted = needed - request.computed
-            if wanted == 0 or generated >= request.max_tokens:
+            if wanted == 0 or needed - request.prompt_tokens >= request.max_tokens:
                 continue  # its token in flight has to come first, or is its last
-            if wanted == 1 and left and needed <= request.blocks * block_size:  # nearly all: as below, without calls
+            if wanted == 1 and left and needed <= request.blocks * block_size:  # nearly always; the same without calls
                 batch.tokens += 1
                 request.computed = needed
-                request.in_flight += 1
+                request.known = needed + 1
                 batch.emitting.append(request)
                 continue
             if wanted > left:
@@ -256,9 +257,8 @@ class Scheduler:
         if tokens > 1:
             batch.uniform_decode = False
         request.computed += tokens
-        # it has caught up with what exists or is in flight
-        if request.computed >= request.prompt_tokens + request.generated + request.in_flight:
-            request.in_flight += 1
+        if request.computed >= request.known:  # it has caught up
+            request.known += 1
             batch.emitting.append(request)
 
     def _allocate(self, request: _Request, tokens: int) -> bool:
@@ -281,24 +281,24 @@ class Scheduler:
         self._waiting.appendleft(request)
 
     def _complete(self, batch: _Batch) -> Step:
-        emitted = [r for r in batch.emitting if r.request_id in self._requests]  # not aborted meanwhile
+        emitted, finished = batch.emitting, []
         preempted = prompt_tokens = 0
         for request in emitted:
-            request.in_flight -= 1
-            request.generated += 1
+            request.generated = generated = request.generated + 1
             if request.preemptions_to_report:
                 preempted += request.preemptions_to_report
                 request.preemptions_to_report = 0
-            if request.generated == 1:
+            if generated == 1:
                 prompt_tokens += request.prompt_tokens
-        finished = tuple([r.request_id for r in emitted if r.generated >= r.max_tokens])
+            if generated >= request.max_tokens:
+                finished.append(request.request_id)
         for request_id in finished:
             self.abort(request_id)
         tokens = batch.tokens or None
         padded, mode = self.config.padded(tokens, batch.uniform_decode) if tokens else (None, None)
         return Step(
             len(self._running), len(self._waiting), self.kv_usage, preempted, prompt_tokens if emitted else None,
-            len(emitted) or None, tokens, padded, mode, tuple([r.request_id for r in emitted]), finished,
+            len(emitted) or None, tokens, padded, mode, tuple([r.request_id for r in emitted]), tuple(finished),
         )  # fmt: skip
 
 
