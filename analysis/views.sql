@@ -116,6 +116,11 @@ SELECT folder, setup, model, profile, arm, f.* EXCLUDE (folder) FROM runs JOIN (
 CREATE VIEW usual_steps AS
 SELECT setup, model, profile, arm, decoding, quantile_cont(ms, [0.05, 0.1, 0.5]) AS q FROM decode_fives GROUP BY ALL HAVING count(*) >= 20;
 
+-- The fives of runs without graphs on a GPU; pace: over the 10th percentile of their like.
+CREATE VIEW graphless_fives AS
+SELECT folder, setup, t_ns, ms, ms / q[2] AS pace
+FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding) JOIN (SELECT folder FROM runs WHERE cudagraph_mode = 'NONE' AND gpu_uuid IS NOT NULL) USING (folder);
+
 -- Seconds of a run by which its fives went over a limit: 1.02 times the 10th percentile, and by a stricter and a laxer rule. Nothing of a
 -- run whose fives with limits make up less than a quarter of its window: the little that they tell is not the run's pace.
 CREATE VIEW stalls AS
