@@ -16,7 +16,7 @@ TABLES = _HERE / "tables"
 CHARTS = _HERE / "charts"
 PROVENANCE = _HERE / "provenance"  # tables of PROVENANCE.md
 FINDINGS = _HERE / "findings"  # tables of FINDINGS.md, besides some of the report
-_HINT = "name a database that `campaign load` made, or a results folder instead, e.g. results/enforce_eager"
+_HINT = "`campaign load RESULTS --database FILE` makes one, of e.g. results/enforce_eager"
 _SETTINGS = (
     "SET threads = 1; SET preserve_insertion_order = true; SET enable_progress_bar = 0; SET memory_limit = '500MiB'"
 )
@@ -42,13 +42,16 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
     """Open a database. One thread, so that sums are added in one order and equal inputs give equal bytes; beyond its
     memory limit DuckDB goes on in a folder beside the database.
 
-    Raises LoadError when there is none or it is not one.
+    Raises LoadError when there is none, or it is not one or, to be read, none of this version's.
     """
     if read_only and not database.is_file():
-        raise LoadError(f"{database}: no such database", _HINT)
+        raise LoadError(f"{database}: {'a folder, no' if database.is_dir() else 'no such'} database", _HINT)
     try:
         con = duckdb.connect(str(database), read_only=read_only)
         con.execute(_SETTINGS)
+        con.execute("SELECT setups FROM summary; SELECT id FROM claims LIMIT 0" if read_only else "")
+    except (duckdb.CatalogException, duckdb.BinderException) as error:
+        raise LoadError(f"{database}: not made by this version's `campaign load`", _HINT) from error
     except duckdb.Error as error:
         raise LoadError(f"{database} cannot be opened as a database: {error}", _HINT) from error
     return con

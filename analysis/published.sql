@@ -6,7 +6,8 @@ CREATE MACRO figure_text(x) AS CASE WHEN x IS NULL OR isnan(x) THEN 'not measure
     WHEN abs(x) >= 100 THEN format('{:.1f}', x) WHEN abs(x) >= 10 THEN format('{:.2f}', x) ELSE format('{:.3f}', x) END;
 CREATE MACRO estimate_text(e) AS CASE WHEN e.mean IS NULL THEN 'not measured' WHEN e.lo IS NULL OR e.lo = e.hi THEN figure_text(e.mean) || ' (n = ' || e.n || ')'
     ELSE figure_text(e.mean) || ' [' || figure_text(e.lo) || ', ' || figure_text(e.hi) || '] (n = ' || e.n || ')' END;
-CREATE MACRO change_text(r) AS format('{:+.1f}%', 100 * (r.mean - 1)) || CASE WHEN r.lo IS NULL THEN ' (n = ' || r.n || ')' ELSE format(' [{:+.1f}, {:+.1f}] (n = {})', 100 * (r.lo - 1), 100 * (r.hi - 1), r.n) END;
+CREATE MACRO pct_text(ratio) AS format('{:+.1f}', round(100 * (ratio - 1), 1) + 0);
+CREATE MACRO change_text(r) AS pct_text(r.mean) || '%' || CASE WHEN r.lo IS NULL THEN ' (n = ' || r.n || ')' ELSE ' [' || pct_text(r.lo) || ', ' || pct_text(r.hi) || '] (n = ' || r.n || ')' END;
 
 -- the study's figures: one row a figure; text where it is no number
 CREATE TABLE published AS

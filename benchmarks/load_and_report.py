@@ -44,7 +44,7 @@ def make_campaign(root: Path, runs: int) -> None:
         (root / "sittings" / source.parent.name / source.name).write_text(json.dumps(provenance), encoding="utf-8")
     for number in range(runs):
         arm, repetition = ARMS[number % 2], number // 2 + 1
-        (source,) = (SOURCE / "runs").glob(f"32b.{arm}.sustained.r1.*")
+        (source,) = (SOURCE / "runs").glob(f"32b.{arm}.sustained.r1.p1a*")
         folder = root / "runs" / source.name.replace(".r1.", f".r{repetition}.")
         folder.mkdir(parents=True)
         record = json.loads((source / "run.json").read_text(encoding="utf-8"))

@@ -124,10 +124,7 @@ def _write(out: Path, files: dict[str, str]) -> list[Path]:
 
 def _facts(con: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     """What the head of the report says, and how simulated figures are marked in headings and file names."""
-    try:
-        cursor = con.execute("FROM summary")
-    except duckdb.Error as error:
-        raise LoadError(f"not a database of this version: {error}", "run `campaign load` again") from error
+    cursor = con.execute("FROM summary")
     names = [column[0] for column in cursor.description or ()]
     facts: dict[str, Any] = dict(zip(names, cursor.fetchone() or (), strict=True))
     mark, suffix = (f"{SIMULATED}: ", f".{SIMULATED}") if facts["simulated"] else ("", "")

@@ -312,7 +312,10 @@ def report(results: Path | None, database: Path, out: Path, price: float | None,
     from analysis.load import sittings
     from report.render import check_folder
 
-    if click.get_current_context().get_parameter_source("out") is ParameterSource.DEFAULT:
+    given = click.get_current_context().get_parameter_source
+    if results and given("database") is not ParameterSource.DEFAULT:
+        raise click.UsageError("a results folder is loaded into OUT/results.duckdb: give it or --database, not both")
+    if given("out") is ParameterSource.DEFAULT:
         check_folder(out, sittings(results, database), results or database)
     render_report(results, out / "results.duckdb" if results else database, out, price, against)
 

@@ -15,6 +15,7 @@ import pytest
 from analysis.db import connect
 from analysis.errors import LoadError
 from analysis.load import load, summarise
+from benchmarks.load_and_report import make_campaign
 from runner.files import sha256
 from tests import make_store
 
@@ -364,3 +365,12 @@ def test_interval_and_permutation(small: Path, tmp_path: Path) -> None:
         share = sum(s >= abs(sum(differences)) - 1e-9 for s in sums) / len(sums)
         assert query(tmp_path / "d.duckdb", f"SELECT sign_flip_p({differences}::DOUBLE[])") == [(share,)]
     assert query(tmp_path / "d.duckdb", f"SELECT sign_flip_p({[0.1] * 40})") == [(None,)]
+
+
+def test_the_benchmark_finds_the_runs_that_it_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "hardlink_to", lambda new, old: shutil.copy(old, new))  # from another file system
+    make_campaign(tmp_path / "r", 2)
+    assert sorted(path.name for path in (tmp_path / "r/runs").iterdir()) == [
+        "32b.eager.sustained.r1.p1a1",
+        "32b.graphs.sustained.r1.p1a1",
+    ]

@@ -418,6 +418,22 @@ def test_a_price_that_is_none_is_refused(price: str) -> None:
     assert (done.exit_code, "'--price'" in done.output) == (2, True)
 
 
+@pytest.mark.parametrize("command", ["check", "report", "advise"])
+def test_a_database_of_something_else_is_named(tmp_path: Path, command: str) -> None:
+    with duckdb.connect(str(tmp_path / "other.duckdb")) as con:
+        con.execute("CREATE TABLE claims AS SELECT 1 AS id")
+    done = CliRunner().invoke(main, [command, "--database", str(tmp_path / "other.duckdb")])
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'other.duckdb'}: not made by this version's `campaign load`" in done.output
+    done = CliRunner().invoke(main, [command, "--database", str(tmp_path)])
+    assert (done.exit_code, f"{tmp_path}: a folder, no database" in done.output) == (2, True)
+
+
+def test_a_folder_and_a_database_are_not_reported_at_once(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, ["report", str(tmp_path), "--database", str(tmp_path / "d.duckdb")])
+    assert (done.exit_code, "not both" in done.output) == (2, True)
+
+
 def test_bad_places(database: Path, tmp_path: Path) -> None:
     with pytest.raises(LoadError, match="no such database"):
         render(tmp_path / "none.duckdb", tmp_path)

@@ -12,8 +12,8 @@ WITH e AS (
     FROM e WHERE metric LIKE 'capped%' GROUP BY ALL
 ), cells AS (  -- the measured throughput of two arms, and the same without the host's stalls
     SELECT e.*, estimate_text(f3(ratio)) AS times, is_ <> 'not resolved' AND abs(ln(calm)) < abs(ln(ratio.mean)) / 2 AS provisional,
-           format('{:+.1f}% computed without the host''s stalls (stricter rule {:+.1f}, laxer {:+.1f}', 100 * (calm - 1), 100 * (stricter - 1), 100 * (laxer - 1))
-           || CASE WHEN n > 1 THEN format('; repetitions {:+.1f} to {:+.1f}', round(100 * (list_min(calm_points) - 1), 1) + 0, round(100 * (list_max(calm_points) - 1), 1) + 0) ELSE '' END || ')' AS without_stalls
+           pct_text(calm) || '% computed without the host''s stalls (stricter rule ' || pct_text(stricter) || ', laxer ' || pct_text(laxer)
+           || CASE WHEN n > 1 THEN '; repetitions ' || pct_text(list_min(calm_points)) || ' to ' || pct_text(list_max(calm_points)) ELSE '' END || ')' AS without_stalls
     FROM e LEFT JOIN computed USING (setup, cell, arm_a, arm_b) WHERE metric = 'output_tok_s' AND profile <> '(all)'
 ), flag AS (SELECT * FROM cells WHERE (arm_a, arm_b) = ('graphs', 'eager')),
 pool AS (SELECT * FROM cells WHERE (arm_a, arm_b) = ('graphs', 'graphs_kv_matched') AND (setup, cell) IN (SELECT (setup, cell) FROM flag)),
