@@ -47,7 +47,7 @@ cost AS (
            || coalesce(' Warnings: ' || (SELECT string_agg(arm || ' ' || warnings, '; ' ORDER BY arm) FROM cell_warnings w WHERE (w.setup, w.model, w.profile) = (c.setup, c.model, c.profile) AND arm IN ('graphs', 'eager')) || '.', '')
     FROM cells c WHERE (arm_a, arm_b) = ('eager', 'graphs')
 ), beside AS (
-    SELECT setup, 'What does --enforce-eager cost?', 'all', CASE WHEN count(*) FILTER (share > 0.1) > 0 THEN count(*) FILTER (share > 0.1) || ' of these ' || count(*) || ' runs were beside another GPU at work. ' ELSE '' END
+    SELECT setup, 'What does --enforce-eager cost?', 'all', CASE WHEN count(*) FILTER (share > 0.1) > 0 THEN count(*) FILTER (share > 0.1) || ' of these ' || count(*) || ' runs were beside another GPU at work (over a tenth of the load window). ' ELSE '' END
            || 'All were with step trace and GPU samples, whose own cost is a table below.' FROM flag_runs GROUP BY setup
 ),
 -- What eager buys: the start, the first token, and how long that lasts

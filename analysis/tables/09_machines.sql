@@ -1,5 +1,5 @@
 -- title: One value a machine
--- note: Blocks of one machine share its host, neighbours and GPUs, so that several may be alike without saying more. Here each machine (one boot) counts once, with the mean over its blocks (of a ratio the geometric one): graphs over eager in output tokens/s, and how much longer graphs take to start, warm, whatever the load. n counts machines; blocks are those of each machine, in the order of the sittings. An interval as narrow as the one over blocks bears that one out, unless every machine has one block: then both are the same.
+-- note: Blocks of one machine share its host, neighbours and GPUs, so that several may be alike without saying more. Here each machine (one boot) counts once, with the mean over its blocks (of a ratio the geometric one): graphs over eager in output tokens/s, and how much longer graphs take to start, warm, whatever the load. n counts machines; blocks are those of each machine, in the order of the sittings. Where this interval is about as narrow as the one over blocks, that one does not owe its width to blocks of one machine being alike; with one block a machine both are the same.
 -- empty: Needs blocks with graphs and eager.
 WITH places AS (
     SELECT DISTINCT setup, pair_id, machine_id, min(wall_start) OVER (PARTITION BY machine_id) AS first FROM runs WHERE counted AND kind = 'run'
