@@ -93,6 +93,7 @@ def plain_record() -> dict[str, Any]:
     key=st.sampled_from(sorted(plain_record())),
     value=st.none() | st.integers() | st.text(max_size=3) | st.lists(st.none()),
 )
+@example(key="concurrency", value="0")
 def test_a_record_with_any_value_is_refused_or_means_what_it_says(key: str, value: Any) -> None:
     try:
         record = RunRecord.model_validate_json(json.dumps(plain_record() | {key: value}))

@@ -12,7 +12,7 @@ SCHEMA_VERSION = 1  # 1: first format
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Reason(Frozen):
