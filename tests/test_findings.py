@@ -71,7 +71,7 @@ def test_the_head_and_the_readme_say_how_often_the_power_limit_binds(tmp_path: P
     findings = (ROOT / "FINDINGS.md").read_text(encoding="utf-8")
     (binds,) = re.findall(r"(\S+ to \S+%) of a 32b sustained window", findings)
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"power limit was active in {binds} of the samples of these windows" in readme
+    assert f"power limit was active in {binds} of the samples of a 32B sustained window" in readme
     root = make_store.write_header(tmp_path / "r")
     make_store.synthetic_run(root, "7b", "eager", "sustained", 1, ("eager",), telemetry=True)
     assert "it binds in 26% of a 7b sustained window" in page(root, tmp_path)

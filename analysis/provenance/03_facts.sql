@@ -1,5 +1,5 @@
 -- title: All facts
--- note: Of each part, first the facts on which all sittings agree. The engine's image is named only where a container ran it.
+-- note: Of each part, first the facts on which all sittings agree. The engine's image is named only where a container ran it. Paths are those of the machine that measured.
 -- empty: No provenance on record.
 WITH leaves AS (
     SELECT sitting_id, key, coalesce(value, 'not reported') AS value, regexp_extract(key, '^(.*\.packages)\.(.+)$', ['fact', 'name']) AS package,
