@@ -252,11 +252,8 @@ def _decode_steps(rows: list[StepRow]) -> list[tuple[StepRow, float]]:
     got one reads a prompt too: a preempted request's anew does not count in prompt_tokens. The last before such a step
     is left out: its results come when that one begins, up to 60 ms late."""
     decodes = [row.prompt_tokens == 0 and (row.generated_tokens or 0) >= (row.unpadded_tokens or 1) for row in rows]
-    return [
-        (row, (row.t_ns - before.t_ns) / 1e6)
-        for (before, row), (this, after) in zip(pairwise(rows), pairwise(decodes[1:]), strict=False)
-        if this and after
-    ]
+    moves = zip(pairwise(rows), pairwise(decodes[1:]), strict=False)  # each with whether it and the next decode
+    return [(row, (row.t_ns - before.t_ns) / 1e6) for (before, row), both in moves if all(both)]
 
 
 def _more(most_ms: float, least_ms: float) -> str:

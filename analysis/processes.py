@@ -26,8 +26,7 @@ def prepare(runs: int) -> int:
 @contextmanager
 def spread(runs: int) -> Iterator[Each]:
     """A `map` for so many runs; of few, in this process."""
-    workers = prepare(runs)
-    if workers < 2:
+    if (workers := prepare(runs)) < 2:
         yield map
     else:
         with ProcessPoolExecutor(workers, get_context("forkserver"), _in_worker) as pool:

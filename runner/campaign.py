@@ -84,12 +84,25 @@ def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Iterator
             signal.signal(number, before)
 
 
+class StopEvent(threading.Event):
+    """To be looked at, not waited for: a signal's handler sets it, and one that took a lock for that could wait for
+    ever for what it interrupted."""
+
+    asked = False
+
+    def is_set(self) -> bool:
+        return self.asked
+
+    def set(self) -> None:
+        self.asked = True
+
+
 class StopFlag:
     """Set by SIGINT or SIGTERM. A second signal raises KeyboardInterrupt in whatever is going on; for a while after,
     others do nothing, so that its clean-up is not interrupted as well."""
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        self.event = StopEvent()
         self.signum: int | None = None
         self._calm_until = 0.0
 

@@ -57,7 +57,7 @@ class Watch:
             raise death(self.client, self.doing, "client_failed")
 
     def pause(self, seconds: float) -> None:
-        self._stop.wait(seconds)
+        time.sleep(seconds)  # waits are short
         self.check()
 
     def until(self, done: Callable[[], T | None], timeout_s: float, failure_class: str) -> T:

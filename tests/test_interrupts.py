@@ -127,6 +127,14 @@ def test_a_third_signal_leaves_the_clean_up_after_the_second_alone() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_signal_within_a_lock_of_the_flag_holds_up_nothing() -> None:
+    """As when the main thread was waiting for it: its handler must not want that lock."""
+    stop = StopFlag()
+    with stop.installed(), stop.event._cond:  # type: ignore[attr-defined]
+        signal.raise_signal(signal.SIGINT)
+    assert stop.event.is_set()
+
+
 @pytest.fixture
 def _handlers() -> Any:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
