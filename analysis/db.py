@@ -48,8 +48,7 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
         raise LoadError(f"{database}: {'a folder, no' if database.is_dir() else 'no such'} database", _HINT)
     try:
         con = duckdb.connect(str(database), read_only=read_only)
-        con.execute(_SETTINGS)
-        con.execute("SELECT setups FROM summary; SELECT id FROM claims LIMIT 0" if read_only else "")
+        con.execute(f"{_SETTINGS}; FROM summary LIMIT 0; FROM claims LIMIT 0" if read_only else _SETTINGS)
     except (duckdb.CatalogException, duckdb.BinderException) as error:
         raise LoadError(f"{database}: not made by this version's `campaign load`", _HINT) from error
     except duckdb.Error as error:

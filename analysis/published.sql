@@ -68,7 +68,7 @@ WITH m AS (
     FROM m LEFT JOIN student_t ON df = n - 1
 )
 SELECT setup, model, profile, arm, n, extra, saving, repaid(extra.mean, saving.mean) AS requests, repaid(extra.mean, calm_s) AS calm_requests,
-       list_sort([repaid(extra.mean, calm_s), repaid(extra.mean, stricter_s), repaid(extra.mean, laxer_s)]) AS calm_range,
+       list_sort([calm_requests, repaid(extra.mean, stricter_s), repaid(extra.mean, laxer_s)]) AS calm_range,
        CASE WHEN n < 2 THEN NULL WHEN saving.hi < 0 THEN 'inf'::DOUBLE WHEN a > 0 OR c > 0 THEN greatest((b - root) / a, 0) ELSE 0 END AS fewest,
        CASE WHEN n < 2 THEN NULL WHEN a > 0 AND saving.mean > 0 THEN greatest((b + root) / a, 0) ELSE 'inf'::DOUBLE END AS most
 FROM q;

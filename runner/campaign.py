@@ -1,7 +1,6 @@
 """The campaign's loop: primes and blocks in the plan's order, resumed from what the store already holds."""
 
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from runner.plan import Plan, PrimeSpec, RunSpec, prime_for, resolve_flags, run_
 from runner.progress import BlockState, Place, block_state, measured_primes, primes_needed, typical_s
 from runner.provenance import collect_provenance
 from runner.run import execute_run
-from runner.signals import STOP_SIGNALS
+from runner.signals import STOP_SIGNALS, StopRequest
 from runner.store import Store, read_records, write_atomic
 from runner.watch import Stopped
 
@@ -84,25 +83,12 @@ def handling_stops(handler: Callable[[int, FrameType | None], None]) -> Iterator
             signal.signal(number, before)
 
 
-class StopEvent(threading.Event):
-    """To be looked at, not waited for: a signal's handler sets it, and one that took a lock for that could wait for
-    ever for what it interrupted."""
-
-    asked = False
-
-    def is_set(self) -> bool:
-        return self.asked
-
-    def set(self) -> None:
-        self.asked = True
-
-
 class StopFlag:
     """Set by SIGINT or SIGTERM. A second signal raises KeyboardInterrupt in whatever is going on; for a while after,
     others do nothing, so that its clean-up is not interrupted as well."""
 
     def __init__(self) -> None:
-        self.event = StopEvent()
+        self.event = StopRequest()
         self.signum: int | None = None
         self._calm_until = 0.0
 

@@ -1,6 +1,5 @@
 """What one run is given (RunContext) and what it has come to so far (Measured)."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from runner.config import Config
 from runner.config_model import ModelSection, ProfileSection
 from runner.launcher import EngineHost
 from runner.nvml import Gpu
+from runner.signals import StopRequest
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RunContext:
     directory: Path
     marker: str
     on_phase: Callable[[str], None]
-    stop_requested: threading.Event
+    stop_requested: StopRequest
 
     @property
     def model(self) -> ModelSection:

@@ -69,6 +69,6 @@ def write_requests(rows: Sequence[RequestRow], target: Path) -> None:
     """requests.parquet."""
     with _writing(target) as connection:
         if rows:
-            marks = ", ".join("?" * 8)
-            connection.executemany(f"INSERT INTO requests VALUES (NULL, {marks})", [row[:8] for row in rows])
+            count = len(connection.table("requests").columns) - 1  # without folder; what is left of a row is for gates
+            connection.executemany(f"INSERT INTO requests VALUES (NULL{', ?' * count})", [row[:count] for row in rows])
         connection.table("requests").project("* EXCLUDE (folder)").write_parquet(str(target), compression="zstd")

@@ -14,7 +14,7 @@ from runner.errors import EngineFailed
 from runner.finish import collect, complete
 from runner.memory import utilization_for
 from runner.nvml import Gpu, NvmlFailed
-from runner.processes import Child, cpu_shares, free_port, marked
+from runner.processes import POLL_S, Child, cpu_shares, free_port, marked
 from runner.telemetry import Telemetry
 from runner.watch import Stopped, Watch, death
 
@@ -56,7 +56,8 @@ def _used_memory_mib(ctx: RunContext, gpu: Gpu, limit_mib: int) -> int:
     """GPU memory in use once it is within the limit, or when the wait is over."""
     deadline = time.monotonic() + MEMORY_WAIT_S
     while (used := gpu.memory_used_mib()) > limit_mib and time.monotonic() < deadline:
-        if ctx.stop_requested.wait(0.05):
+        time.sleep(POLL_S)
+        if ctx.stop_requested.is_set():
             raise Stopped
     return used
 

@@ -1,9 +1,22 @@
-"""What Ctrl-C and SIGTERM do where no campaign runs. Imports nothing that takes time."""
+"""What Ctrl-C and SIGTERM do where no campaign runs, what they set where one does. Imports nothing that takes time."""
 
 import os
 import signal
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """Set by a signal's handler, so without a lock: the handler could wait for ever for whom it interrupted. Who does
+    anything for long looks at it every few hundredths of a second."""
+
+    asked = False
+
+    def set(self) -> None:
+        self.asked = True
+
+    def is_set(self) -> bool:
+        return self.asked
 
 
 def end_at_once() -> None:

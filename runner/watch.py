@@ -12,6 +12,7 @@ from runner import http
 from runner.config_model import TimeoutsSection
 from runner.errors import EngineFailed
 from runner.processes import POLL_S, Child
+from runner.signals import StopRequest
 
 T = TypeVar("T")
 UNTIL_POLL_S = 0.05  # also while the load runs: coarse, not to disturb it
@@ -37,7 +38,7 @@ def death(process: Child, doing: str, fallback: str) -> EngineFailed:
 class Watch:
     """The processes of a run, looked at in every wait. `doing` is the phase, for messages."""
 
-    def __init__(self, stop: threading.Event, server: Child, on_phase: Callable[[str], None]) -> None:
+    def __init__(self, stop: StopRequest, server: Child, on_phase: Callable[[str], None]) -> None:
         self._stop, self._on_phase = stop, on_phase
         self.server = server
         self.client: Child | None = None  # set while it must not end
@@ -57,7 +58,7 @@ class Watch:
             raise death(self.client, self.doing, "client_failed")
 
     def pause(self, seconds: float) -> None:
-        time.sleep(seconds)  # waits are short
+        time.sleep(seconds)
         self.check()
 
     def until(self, done: Callable[[], T | None], timeout_s: float, failure_class: str) -> T:

@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import hashlib
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from runner.launcher import EngineHost
 from runner.nvml import GpuMemory, NvmlFailed, TelemetryRow, open_gpu
 from runner.processes import cpu_shares, marked
 from runner.run import execute_run
+from runner.signals import StopRequest
 from runner.watch import Stopped
 from tests.fake_nvml import FakeNvml
 from tests.make_config import toml
@@ -70,7 +70,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             "directory": directory,
             "marker": f"{uuid.uuid4().hex}:{run_id}",
             "on_phase": lambda _: None,
-            "stop_requested": threading.Event(),
+            "stop_requested": StopRequest(),
         }
         return RunContext(**(values | changes))
 
@@ -246,7 +246,7 @@ def test_an_orphan_of_the_engine_is_ended(make: Make, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("how", ["request", "interrupt"])
 @pytest.mark.parametrize("phase", ["starting", "probing", "measuring", "stopping"])
 def test_a_stop_at_any_phase_leaves_nothing(make: Make, how: str, phase: str) -> None:
-    stop = threading.Event()
+    stop = StopRequest()
 
     def on_phase(name: str) -> None:
         if name == phase and how == "interrupt":

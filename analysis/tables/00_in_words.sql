@@ -18,7 +18,7 @@ WITH e AS (
 ), flag AS (SELECT * FROM cells WHERE (arm_a, arm_b) = ('graphs', 'eager')),
 pool AS (SELECT * FROM cells WHERE (arm_a, arm_b) = ('graphs', 'graphs_kv_matched') AND (setup, cell) IN (SELECT (setup, cell) FROM flag)),
 unpadded AS (SELECT * FROM cells WHERE (arm_a, arm_b) = ('graphs_unpadded', 'graphs_kv_matched')),
-flag_runs AS (SELECT s.*, model || ' ' || profile AS cell FROM window_shares s WHERE arm IN ('graphs', 'eager') AND (setup, model, profile) IN (SELECT (setup, model, profile) FROM flag)),
+flag_runs AS (SELECT setup, share FROM window_shares WHERE arm IN ('graphs', 'eager') AND (setup, model, profile) IN (SELECT (setup, model, profile) FROM flag)),
 padding AS (SELECT setup, model || ' ' || profile AS cell, arm, format('{:.1f}% (n = {})', 100 * estimate.mean, estimate.n) AS pct FROM estimates WHERE metric = 'padded_share_full' AND estimate.mean IS NOT NULL),
 blocks AS (SELECT setup, model, round(avg(kv_blocks) FILTER (arm = 'graphs')) AS graphs, round(avg(kv_blocks) FILTER (arm = 'eager')) AS eager FROM run_figures JOIN runs USING (folder, kv_tokens, max_concurrency) GROUP BY ALL),
 steps_here AS (  -- a decode step with graphs over one with eager, at equal pools, paired by block
