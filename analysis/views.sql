@@ -183,17 +183,22 @@ SELECT folder, seconds(run_begin_ns, exec_ns) AS before_exec_s, seconds(exec_ns,
        seconds(run_begin_ns, run_end_ns) AS total_s, total_s - start_s - probe_s - warmup_s - window_s AS own_s
 FROM runs WHERE counted AND kind = 'run';
 
--- Pairs of attempts that were active at once on one machine, each on a GPU of its own. One cut off lasts to its last known moment.
+-- What kept a GPU of a machine at work, and when: attempts, and the runs of the plain loop and the sweep, which tell less. One cut off lasts to its last known moment.
+CREATE VIEW at_work AS
+SELECT folder AS name, machine_id, gpu_uuid, run_begin_ns AS t0, coalesce(run_end_ns, greatest(run_begin_ns, exec_ns, healthy_ns, window_end_ns, stop_ns, exited_ns, memory_freed_ns)) AS t1,
+       exec_ns, coalesce(healthy_ns, exited_ns) AS started_ns, window_begin_ns AS w0, window_end_ns AS w1, cudagraph_mode = 'NONE' AS graphless
+FROM attempts
+UNION ALL
+SELECT concat_ws(' ', loop, concat_ws('.', model, arm, profile, 'r' || repetition)), machine_id, gpu_uuid, begin_ns, end_ns, if(ready_ns IS NULL, NULL, begin_ns), ready_ns, NULL, NULL, NULL
+FROM loop_runs;
+
+-- What else was at work beside an attempt on its machine, on another GPU.
 -- shared_s: of the whole run; window_s: of its load window, in which a moment with several neighbours counts once, for the first of them.
 CREATE VIEW neighbours AS
-WITH lives AS (
-    SELECT folder, machine_id, gpu_uuid, window_begin_ns AS w0, window_end_ns AS w1, run_begin_ns AS t0,
-           coalesce(run_end_ns, greatest(run_begin_ns, exec_ns, healthy_ns, window_end_ns, stop_ns, exited_ns, memory_freed_ns)) AS t1
-    FROM attempts
-), pairs AS (
-    SELECT a.folder, b.folder AS neighbour, greatest(a.t0, b.t0) AS from_ns, least(a.t1, b.t1) AS to_ns, a.w0, a.w1,
-           coalesce(max(b.t1) OVER (PARTITION BY a.folder ORDER BY b.t0, b.folder ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), b.t0) AS seen_to_ns
-    FROM lives a JOIN lives b ON a.machine_id = b.machine_id AND a.gpu_uuid <> b.gpu_uuid AND a.t0 < b.t1 AND b.t0 < a.t1
+WITH pairs AS (
+    SELECT folder, b.name AS neighbour, greatest(a.t0, b.t0) AS from_ns, least(a.t1, b.t1) AS to_ns, a.w0, a.w1,
+           coalesce(max(b.t1) OVER (PARTITION BY folder ORDER BY b.t0, b.name ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), b.t0) AS seen_to_ns
+    FROM attempts JOIN at_work a ON a.name = folder JOIN at_work b ON a.machine_id = b.machine_id AND a.gpu_uuid <> b.gpu_uuid AND a.t0 < b.t1 AND b.t0 < a.t1
 )
 SELECT folder, neighbour, from_ns, seconds(from_ns, to_ns) AS shared_s,
        CASE WHEN w0 IS NOT NULL AND w1 IS NOT NULL THEN greatest(0, seconds(greatest(from_ns, seen_to_ns, w0), least(to_ns, w1))) END AS window_s

@@ -87,6 +87,25 @@ def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path, other_mode: 
     assert row["starts_less_loads"] == (f"[{less:.0f}]" if other_mode == "FULL" else "not seen")
 
 
+@pytest.mark.parametrize(("ready_s", "seen"), [(20, {"slow_while_an_engine_starts"}), (None, set())])
+def test_a_plain_loop_is_a_neighbour_and_a_sweep_tells_no_start(
+    tmp_path: Path, ready_s: int | None, seen: set[str]
+) -> None:
+    con = side_by_side(tmp_path, 1e6)
+    ((machine, begin, end),) = con.execute(
+        "SELECT machine_id, window_begin_ns, window_end_ns FROM runs WHERE folder = ?", [EAGER]
+    ).fetchall()
+    ready = ready_s and begin + ready_s * 10**9
+    con.execute(
+        """INSERT INTO loop_runs (loop, gpu_uuid, machine_id, begin_ns, ready_ns, end_ns)
+        VALUES ('x', 'GPU-2', ?, ?, ?, ?)""",
+        [machine, begin - 10**9, ready, end + 10**9],
+    )
+    row = next(row for row in records(con, "09_slow_when") if row["arm"] == "eager")
+    columns = {name for name in row if name.startswith(("slow_while", "beside"))}
+    assert {name for name in columns if row[name] != "not seen"} == seen | {"beside_the_rest_of_a_run"}
+
+
 @pytest.mark.parametrize(("seconds", "both"), [("second % 20 < 10", True), ("second % 20 >= 10", False)])
 def test_runs_slow_at_once_are_told_from_runs_slow_each_on_its_own(tmp_path: Path, seconds: str, both: bool) -> None:
     con = side_by_side(tmp_path, 3)
