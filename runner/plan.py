@@ -72,6 +72,7 @@ class PrimeSpec:
 class Plan:
     blocks: tuple[Block, ...]
     primes: tuple[PrimeSpec, ...]  # in the order in which the blocks need them
+    suites: tuple[str, ...]
     shard: tuple[int, int] = (1, 1)  # K of N
 
     @property
@@ -128,7 +129,7 @@ def build_plan(
         blocks = matching
     if shard is not None:
         blocks = blocks[shard[0] - 1 :: shard[1]]
-    return Plan(tuple(blocks), _primes(config, blocks), shard or (1, 1))
+    return Plan(tuple(blocks), _primes(config, blocks), tuple(s for s in config.suites if s in suites), shard or (1, 1))
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -34,8 +34,8 @@ def render_plan(plan: Plan, config: Config) -> str:
     megabytes = max(1, round(plan_disk_bytes(plan, config) / 1e6))
     lines += [
         "",
-        f"{len(plan.runs)} runs in {len(plan.blocks)} blocks, {len(plan.primes)} primes: "
-        f"about {duration(plan.estimate_s)}, {megabytes} MB of results",
+        f"suite {', '.join(plan.suites)}: {len(plan.runs)} runs in {len(plan.blocks)} blocks, {len(plan.primes)} "
+        f"primes: about {duration(plan.estimate_s)}, {megabytes} MB of results",
     ]
     guessed = dict.fromkeys(
         f"{block.model}.{block.profile}"

@@ -21,10 +21,8 @@ def render_status(root: Path, plan: Plan, config: Config) -> tuple[str, bool]:
     records = [record for record in records if record.folder not in {folder.name for folder in changed_files}]
     lines = [f"campaign {header['campaign']} in {root}"]
     if changed := sorted({*changed_keys(header["configuration"], config_fingerprint(config))} - RUN_OPTIONS):
-        lines = [
-            f"warning: begun with another configuration, `run` will not go on: {', '.join(changed)} changed",
-            *lines,
-        ]
+        why = "begun with another configuration, `run` will not go on"
+        lines.insert(0, f"warning: {why}: {', '.join(changed)} changed")
     done = 0
     for block in plan.blocks:
         state = block_state(block, records, None)
@@ -39,5 +37,6 @@ def render_status(root: Path, plan: Plan, config: Config) -> tuple[str, bool]:
     partial = sorted(root.glob("*/*.partial"))
     lines += [f"  {path.name}: half-written (in progress, or cut off)" for path in partial]
     spent = sum(seconds for r in records if (seconds := duration_s(r)) is not None)
-    lines.append(f"{done} of {len(plan.blocks)} blocks done; {len(records)} runs and primes took {duration(spent)}")
+    told = f"{done} of {len(plan.blocks)} blocks of suite {', '.join(plan.suites)} done"
+    lines.append(f"{told}; {len(records)} runs and primes took {duration(spent)}")
     return "\n".join(lines), not {"campaign.name", "engine.kind"}.isdisjoint(changed)

@@ -442,7 +442,7 @@ def test_a_run_whose_files_were_changed_is_neither_counted_nor_run_over(
     script.changes = {f: {"files_sha256": {"bench.json": digest}} for f in FOLDERS}
     sit(config, tmp_path, script)
     results, plan = tmp_path / "results", build_plan(config, ["published"])
-    assert "2 of 2 blocks done" in render_status(results, plan, config)[0]
+    assert "2 of 2 blocks of suite published done" in render_status(results, plan, config)[0]
     folder = results / "runs/7b.graphs.sustained.r1.p1a1"
     if change == "edited":
         (folder / "bench.json").write_text("{ }")
@@ -458,7 +458,7 @@ def test_a_run_whose_files_were_changed_is_neither_counted_nor_run_over(
     said = render_status(results, plan, config)[0]
     assert "partial  7b.sustained.r1 (2/3 runs; missing: graphs)" in said
     assert f"{folder}: " in said
-    assert "1 of 2 blocks done" in said
+    assert "1 of 2 blocks of suite published done" in said
     shutil.rmtree(folder)
     assert sit(config, tmp_path, again).exit_code == EXIT_OK
     assert again.folders == [folder.name]

@@ -274,7 +274,7 @@ def test_printed_plan_has_every_run_in_order_and_totals() -> None:
     text = render_plan(plan, CONFIG)
     places = [text.index(f" {run_id} ") for run_id in run_ids(plan)]
     assert places == sorted(places)
-    assert "79 runs in 23 blocks, 8 primes: about 3 h" in text
+    assert "suite published, mechanism: 79 runs in 23 blocks, 8 primes: about 3 h" in text
     assert "assumed" not in text
     assert 5e6 < plan_disk_bytes(plan, CONFIG) < 25e6
 
