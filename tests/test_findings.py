@@ -149,6 +149,15 @@ def test_a_machine_counts_once_however_many_blocks_it_ran(tmp_path: Path) -> Non
     assert [float(p) for p in found["points"]] == [round(exp(one), 3), round(exp((two + three) / 2), 3)]
 
 
+def test_the_steps_that_the_pool_costs_are_told_where_it_bounds_the_load() -> None:
+    told = answers((ROOT / "FINDINGS.md").read_text(encoding="utf-8"), "What can make graphs lose?")
+    with_steps = [re.sub(r" \\\[.*\\\]", "", answer) for answer in told if "Engine steps while requests wait" in answer]
+    assert [answer.split("*")[1] for answer in with_steps] == ["32b sustained", "32b sustained\\_varied"]
+    for answer in with_steps:  # measured, and by a model that knows only the pools and the requests' lengths
+        measured, model = map(float, re.findall(r"([+-][\d.]+)%", answer))
+        assert abs(measured - model) < 1
+
+
 def test_advice_that_rests_on_stalls_is_provisional() -> None:
     told = answers((ROOT / "FINDINGS.md").read_text(encoding="utf-8"), "What to set?")
     assert any(answer.startswith("- *32b sustained*: Graphs, provisionally: ") for answer in told)
