@@ -116,10 +116,16 @@ SELECT folder, setup, model, profile, arm, f.* EXCLUDE (folder) FROM runs JOIN (
 CREATE VIEW usual_steps AS
 SELECT setup, model, profile, arm, decoding, quantile_cont(ms, [0.05, 0.1, 0.5]) AS q FROM decode_fives GROUP BY ALL HAVING count(*) >= 20;
 
--- The fives of runs without graphs on a GPU; pace: over the 10th percentile of their like.
-CREATE VIEW graphless_fives AS
-SELECT folder, setup, t_ns, ms, ms / q[2] AS pace
-FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding) JOIN (SELECT folder FROM runs WHERE cudagraph_mode = 'NONE' AND gpu_uuid IS NOT NULL) USING (folder);
+-- The fives of runs on a GPU; pace: over the 10th percentile of their like; slow: 1.2 times that and more.
+CREATE VIEW paced_fives AS
+SELECT folder, setup, model, profile, arm, machine_id, graphless, t_ns, ms, ms / q[2] AS pace, pace > 1.2 AS is_slow, ms <= 1.02 * q[2] AS in_limit
+FROM decode_fives JOIN usual_steps USING (setup, model, profile, arm, decoding)
+JOIN (SELECT folder, machine_id, cudagraph_mode = 'NONE' AS graphless FROM runs WHERE gpu_uuid IS NOT NULL) USING (folder);
+
+-- Runs of a cell and arm, those slow in over 80% of the time of their fives, and those within the limit of their like in a tenth of it or more.
+CREATE VIEW slow_throughout AS
+SELECT setup, model, profile, arm, count(*) AS runs, count(*) FILTER (slow > 0.8) AS slow, count(*) FILTER (in_limit >= 0.1) AS in_limit
+FROM (SELECT setup, model, profile, arm, folder, sum(ms) FILTER (is_slow) / sum(ms) AS slow, sum(ms) FILTER (in_limit) / sum(ms) AS in_limit FROM paced_fives GROUP BY ALL) GROUP BY ALL;
 
 -- Seconds of a run by which its fives went over a limit: 1.02 times the 10th percentile, and by a stricter and a laxer rule. Nothing of a
 -- run whose fives with limits make up less than a quarter of its window: the little that they tell is not the run's pace.
@@ -213,7 +219,8 @@ FROM runs LEFT JOIN neighbours USING (folder) WHERE counted AND kind = 'run' GRO
 CREATE TABLE run_figures AS
 WITH request_figures AS (
     SELECT folder, avg(tpot_ms) AS tpot_ms, quantile_cont(tpot_ms, 0.5) AS tpot_p50_ms, quantile_cont(tpot_ms, 0.9) AS tpot_p90_ms, quantile_cont(tpot_ms, 0.99) AS tpot_p99_ms,
-           avg(ttft_ms) AS ttft_ms, quantile_cont(ttft_ms, 0.5) AS ttft_p50_ms, quantile_cont(ttft_ms, 0.9) AS ttft_p90_ms, quantile_cont(ttft_ms, 0.99) AS ttft_p99_ms
+           avg(ttft_ms) AS ttft_ms, quantile_cont(ttft_ms, 0.5) AS ttft_p50_ms, quantile_cont(ttft_ms, 0.9) AS ttft_p90_ms, quantile_cont(ttft_ms, 0.99) AS ttft_p99_ms,
+           avg(latency_ms) AS latency_ms
     FROM request_times GROUP BY folder
 )
 SELECT r.folder, r.bench_output_tok_s AS output_tok_s, r.bench_duration_s AS duration_s, q.* EXCLUDE (folder),

@@ -87,14 +87,17 @@ def test_recorded_figures_agree_with_the_client(recorded: Path, tmp_path: Path) 
     load(recorded, tmp_path / "r.duckdb")
     rows = query(
         tmp_path / "r.duckdb",
-        "SELECT tpot_ms, bench_mean_tpot_ms, ttft_ms, bench_mean_ttft_ms, preemptions, preempted"
+        "SELECT tpot_ms, bench_mean_tpot_ms, ttft_ms, bench_mean_ttft_ms, preemptions, preempted,"
+        " latency_ms, (SELECT 1e3 * avg(latency_s) FROM requests q WHERE q.folder = run_figures.folder)"
         " FROM runs JOIN run_figures USING (folder)",
     )
     assert len(rows) == 4
-    for tpot, client_tpot, ttft, client_ttft, counter, traced in rows:
+    for tpot, client_tpot, ttft, client_ttft, counter, traced, latency, client_latency in rows:
         assert tpot == pytest.approx(client_tpot, rel=1e-5)
         assert ttft == pytest.approx(client_ttft, rel=1e-9)
         assert counter == traced
+        assert latency == pytest.approx(client_latency, rel=1e-9)
+        assert latency > ttft
 
 
 def test_cut_off_block_does_not_count(recorded: Path, tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def test_without_a_loop_nothing_is_said(results: Path) -> None:
 )
 def test_saved_time_is_judged_by_its_interval(results: Path, seconds: float, verdict: str) -> None:
     write_loop(results, seconds)
-    (row,) = rows(results)
+    row, block = rows(results)
+    assert (block["arm"], block["ratio"], block["ready_s"]) == ("whole block", row["ratio"], None)
     assert (row["saved_is"], row["ratio"]["n"]) == (verdict, 3), row
     assert row["ratio"]["lo"] < row["ratio"]["mean"] < row["ratio"]["hi"]
     assert float(row["theirs_s"]["mean"]) == seconds
@@ -79,7 +80,7 @@ def test_only_runs_of_the_same_boot_and_gpu_are_compared(results: Path, other: d
 def test_a_damaged_file_is_named_and_hinders_nothing(results: Path) -> None:
     write_loop(results, 100.0)
     (results / "loops" / "x.json").write_text('{"runs": [')
-    assert len(rows(results)) == 1
+    assert len(rows(results)) == 2
     with connect(results.with_name("d.duckdb")) as con:
         assert con.execute("SELECT folder FROM unreadable").fetchall() == [("loops/x.json",)]
 
@@ -103,7 +104,11 @@ def test_the_plain_way_on_the_stand_in(tmp_path: Path) -> None:
     assert [(row["arm"], row["ratio"]["n"], row["saved_is"]) for row in found] == [
         ("eager", 1, "not resolved"),  # of one block, whatever it saved
         ("graphs", 1, "not resolved"),
+        ("whole block", 1, "not resolved"),
     ]
+    eager, graphs, block = ({key: float(row[f"{key}_s"]["mean"]) for key in ("ours", "theirs")} for row in found)
+    for key, seconds in block.items():
+        assert seconds == pytest.approx(eager[key] + graphs[key], abs=0.16)
 
 
 def test_a_flag_that_a_sweep_cannot_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,21 @@ def test_fives_are_sorted_by_what_the_other_gpu_did(tmp_path: Path, other_mode: 
     assert row["starts_less_loads"] == (f"[{less:.0f}]" if other_mode == "FULL" else "not seen")
 
 
+def test_a_run_slow_throughout_is_counted_and_one_in_the_limit_named(tmp_path: Path) -> None:
+    """Two eager runs, one of which takes twice as long in all its steps."""
+    con = side_by_side(tmp_path, 1e6)
+    for table in ("attempts", "runs", "decode_fives"):
+        con.execute(f"UPDATE {table} SET arm = 'eager' WHERE folder = ?", [OTHER])
+    con.execute("UPDATE decode_fives SET ms = 20")
+    row = next(row for row in records(con, "09_pace") if row["arm"] == "eager")
+    assert row["slow_throughout"] == "0 of 2"
+    con.execute("UPDATE decode_fives SET ms = 40 WHERE folder = ?", [OTHER])
+    row = next(row for row in records(con, "09_pace") if row["arm"] == "eager")
+    assert row["slow_throughout"] == "1 of 2"
+    ((runs, in_limit),) = con.execute("SELECT runs, in_limit FROM slow_throughout WHERE arm = 'eager'").fetchall()
+    assert (runs, in_limit) == (2, 1)
+
+
 @pytest.mark.parametrize(("ready_s", "seen"), [(20, {"slow_while_an_engine_starts"}), (None, set())])
 def test_a_plain_loop_is_a_neighbour_and_a_sweep_tells_no_start(
     tmp_path: Path, ready_s: int | None, seen: set[str]

@@ -45,6 +45,8 @@ which AS (
 cost AS (
     SELECT setup, 'What does --enforce-eager cost?', cell, 'Output tokens/s against graphs and torch.compile: ' || change || coalesce('; ' || without_stalls, '') || '.'
            || coalesce(' Warnings: ' || (SELECT string_agg(arm || ' ' || warnings, '; ' ORDER BY arm) FROM cell_warnings w WHERE (w.setup, w.model, w.profile) = (c.setup, c.model, c.profile) AND arm IN ('graphs', 'eager')) || '.', '')
+           || coalesce(' Slow throughout (over 1.2 times the 10th percentile of their like, in over 80% of the time of their decode steps): ' || (SELECT slow || ' of ' || runs || ' eager runs.' FROM slow_throughout s WHERE (s.setup, s.model, s.profile, s.arm) = (c.setup, c.model, c.profile, 'eager') AND slow > 0), '')
+           || CASE WHEN c.without_stalls IS NOT NULL AND EXISTS (FROM slow_throughout s WHERE (s.setup, s.model, s.profile, s.arm) = (c.setup, c.model, c.profile, 'eager') AND in_limit = 1 AND runs > 1) THEN ' What is computed takes the pace of one eager run for all.' ELSE '' END
     FROM cells c WHERE (arm_a, arm_b) = ('eager', 'graphs')
 ), beside AS (
     SELECT setup, 'What does --enforce-eager cost?', 'all', CASE WHEN count(*) FILTER (share > 0.1) > 0 THEN count(*) FILTER (share > 0.1) || ' of these ' || count(*) || ' runs were beside another GPU at work (over a tenth of the load window). ' ELSE '' END
@@ -56,7 +58,7 @@ start AS (
            || coalesce(' Starts that should be alike, whatever the load and the KV pool: ' || (SELECT string_agg(arm || ' ' || starts, '; ' ORDER BY arm) FROM like_starts l WHERE (l.setup, l.model) = (e.setup, e.model) AND arm IN ('graphs', 'eager') AND n > 1) || '; where they differ much, the difference is as uncertain.', '')
     FROM e WHERE metric = 'start_s' AND profile = '(all)' AND (arm_a, arm_b) = ('graphs', 'eager')
 ), first_token AS (
-    SELECT setup, 'What does it buy?', cell, 'Mean time to first token with eager: ' || change || '.' || coalesce(
+    SELECT setup, 'What does it buy?', cell, 'Mean time to first token with eager: ' || change || coalesce('; of the whole request: ' || (SELECT l.change FROM e l WHERE l.metric = 'latency_ms' AND (l.setup, l.cell, l.arm_a, l.arm_b) = (e.setup, e.cell, 'eager', 'graphs')), '') || '.' || coalesce(
            (SELECT ' Graphs repay their start, ' || replace(estimate_text(extra), ' (n', ' s (n') || ' longer in these blocks, after ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '') || ' requests'
                 || coalesce(', computed without the host''s stalls ' || requests_text(calm_requests) || ' (' || requests_text(calm_range[1]) || ' to ' || requests_text(calm_range[3]) || ' by the three rules)', '') || '.' FROM break_evens b WHERE (b.setup, b.model, b.profile, b.arm) = (e.setup, e.model, e.profile, 'graphs')), '')
     FROM e WHERE metric = 'ttft_ms' AND profile <> '(all)' AND (arm_a, arm_b) = ('eager', 'graphs')

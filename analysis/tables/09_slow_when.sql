@@ -2,7 +2,7 @@
 -- note: Runs of the arms without graphs (eager, with its pool or another, and compile_only), by what a run on another GPU of the same host did at the moment. Slow: share of the time of their decode steps, five in a row, in fives that took more than 1.2 times the 10th percentile of their like in the cell and arm (20 or more at that number of decoding requests); with the seconds that it is a share of, and in how many runs (with 4 s or more of it). An engine starts: from the server's start until it answers, compilation and capture included. Of the plain loop's runs only starts are known, of the sweep's neither: all else of theirs counts as the rest of a run. The columns are of different runs, machines and moments; starts less loads compares within a run: slow share while an engine starts less that beside a load with graphs, in points, of each run that has both. Other virtual machines of the host are not seen.
 -- empty: Not measured: no counted run without graphs has a step trace.
 WITH fives AS (
-    SELECT folder, t_ns, ms, pace > 1.2 AS is_slow FROM graphless_fives
+    SELECT folder, t_ns, ms, is_slow FROM paced_fives WHERE graphless
 ), beside AS (
     SELECT f.folder, f.t_ns, min(CASE WHEN f.t_ns BETWEEN exec_ns AND started_ns THEN 1 WHEN f.t_ns BETWEEN w0 AND w1 THEN if(graphless, 3, 2) ELSE 4 END) AS doing
     FROM fives f JOIN neighbours n USING (folder) JOIN at_work a ON a.name = n.neighbour
