@@ -59,7 +59,8 @@ def _kv_bytes(shape: Any) -> int:
         raise ValueError(f"{_SHAPE} was expected" + f" (without {error})" * isinstance(error, KeyError)) from error
 
 
-PerArm = Annotated[dict[Literal["graphs", "graphs_trimmed", "eager"], PositiveFloat], BeforeValidator(_per_arm)]
+Number = Annotated[float, Field(ge=0.2)]  # a step of less is rather in seconds
+PerArm = Annotated[dict[Literal["graphs", "graphs_trimmed", "eager"], Number], BeforeValidator(_per_arm)]
 OneArm = Annotated[dict[Literal["graphs", "eager"], PositiveFloat], Field(max_length=1), BeforeValidator(_per_arm)]
 KvBytes = Annotated[PositiveInt, BeforeValidator(_kv_bytes)]
 
@@ -81,10 +82,10 @@ class Server(BaseModel):
     kv_tokens: PerArm | None = Field(None, description="ARM=N,…: the log's `GPU KV cache size`.")
     graph_gib: PositiveFloat | None = Field(None, description="In a log with graphs, `Estimated CUDA graph memory`.")
     model_shape: KvBytes | None = Field(None, description=f"{_SHAPE}.")
-    card_gib: PositiveFloat | None = Field(None, description="Memory of the card.")
+    card_gib: PositiveFloat | None = Field(None, le=1000, description="Memory of the card.")
     utilization: float | None = Field(None, gt=0, le=1, description="--gpu-memory-utilization.")
-    weights_gib: PositiveFloat | None = Field(None, description="The log's `Model loading took`.")
-    overhead_gib: PositiveFloat | None = Field(None, description="Activations and the rest.")
+    weights_gib: PositiveFloat | None = Field(None, le=1000, description="The log's `Model loading took`.")
+    overhead_gib: PositiveFloat | None = Field(None, le=100, description="Activations and the rest.")
     step_ms: PerArm | None = Field(None, description="ARM=MS,…: decode step, or TPOT at concurrency 1.")
     prefill_ms: PositiveFloat | None = Field(None, description="Per 1000 prompt tokens.")
     output_tok_s: OneArm | None = Field(None, description="ARM=X: one arm's throughput at this load, for prefill_ms.")
@@ -363,7 +364,8 @@ class _Case:
 
         def break_even(change: float, eager: float, start_s: float, eager_start_s: float) -> float:
             saved_s = change / (100 + change) * self.output_tokens / len(self.lengths) / eager
-            return max(start_s - eager_start_s, 0) / saved_s if saved_s > 0 else inf
+            extra_s = max(start_s - eager_start_s, 0)
+            return extra_s / saved_s if saved_s > 0 else inf if extra_s else 0
 
         kv, prefill, ran = self.kv_tokens(arm), self.prefill_ms(arm), arm in self.ran
         found = self.predict(kv.value)
@@ -450,7 +452,7 @@ def _words(case: _Case, rows: dict[str, dict[str, Figure]]) -> Iterator[str]:
         yield f"Whether the longer start is repaid is not resolved, as the change is {why}."
     elif repaid := rows.get(BREAK_EVEN, {}).get("graphs"):
         after = f"repaid after {repaid.value:.0f} requests" if repaid.value < inf else "never repaid"
-        yield f"The longer start is {after}{_noise(repaid)}."
+        yield (f"The longer start is {after}" if repaid.value else "Graphs start no later") + f"{_noise(repaid)}."
     chosen = next(arm for arm in ("eager", *ARMS) if gains.get(arm, -inf) >= max(gains.values()) - 100 * RESOLUTION)
     best = {
         "eager": f"--enforce-eager; no arm with graphs is faster by more than the model's error of {RESOLUTION:.1%}",

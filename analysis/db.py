@@ -52,7 +52,8 @@ def connect(database: Path, *, read_only: bool = True) -> duckdb.DuckDBPyConnect
     except (duckdb.CatalogException, duckdb.BinderException) as error:
         raise LoadError(f"{database}: not made by this version's `campaign load`", _HINT) from error
     except duckdb.Error as error:
-        raise LoadError(f"{database} cannot be opened as a database: {error}", _HINT) from error
+        hint = "end the program that has it open, then try again" if "lock on file" in str(error) else _HINT
+        raise LoadError(f"{database} cannot be opened as a database: {error}", hint) from error
     return con
 
 

@@ -52,15 +52,15 @@ class LoadSummary:
 
 def check_target(results: Path, database: Path) -> Path:
     """Make the folder of `database`; the name under which it is written first. Raises LoadError where it cannot be
-    written, a file that is no database would be lost, or it lies in `results`."""
+    written, a file or database that no load made would be lost, or it lies in `results`."""
     temporary = database.with_name(database.name + ".loading")
     if database.resolve().is_relative_to(results.resolve()):
         raise LoadError(f"{database} lies in the results folder {results}", _ELSEWHERE)
     try:
         database.parent.mkdir(parents=True, exist_ok=True)
-        for path in (database, temporary):
-            if path.exists() and not (path.is_file() and _is_database(path)):
-                raise LoadError(f"{path} is there and is no database: it is not overwritten", _ELSEWHERE)
+        for path, is_ours in ((database, _is_loaded), (temporary, _is_database)):
+            if path.exists() and not (path.is_file() and is_ours(path)):
+                raise LoadError(f"{path} is no database of `campaign load`, or in use: it is kept", _ELSEWHERE)
         if not os.access(database.parent, os.W_OK | os.X_OK):
             raise PermissionError(f"no right to write in {database.parent}")
     except OSError as error:
@@ -71,6 +71,13 @@ def check_target(results: Path, database: Path) -> Path:
 def _is_database(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(12)[8:] == b"DUCK"
+
+
+def _is_loaded(path: Path) -> bool:
+    """Whether it is what some version's load made."""
+    with suppress(duckdb.Error), duckdb.connect(str(path), read_only=True) as con:
+        return bool(con.execute("FROM duckdb_tables() WHERE table_name = 'attempts'").fetchall())
+    return False
 
 
 def load(results: Path, database: Path) -> LoadSummary:

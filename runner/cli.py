@@ -51,7 +51,7 @@ class Commands(click.Group):
             if isinstance(error, RuntimeError) and str(error) != "Query interrupted":  # DuckDB, of a KeyboardInterrupt
                 raise
             end_at_once()
-            click.echo("stopped at once; start again to go on", err=True)
+            click.echo("stopped at once, before it was done; run it again", err=True)
             sys.exit(130)
 
 
@@ -359,6 +359,8 @@ def advise(results: Path | None, database: Path | None, cell: str, as_json: bool
     from analysis.load import load as load_results
 
     interruptible()
+    if results and database:
+        raise click.UsageError("name a results folder or --database, not both")
     advice.given(server)  # a wrong option is told before results are loaded
     with TemporaryDirectory() as folder:
         if results is not None:

@@ -28,9 +28,7 @@ def outcome(record: RunRecord) -> str:
     """One phrase: valid, or what is wrong."""
     if record.status == "failed":
         return f"failed: {record.failure_class}: {record.failure_message}"
-    codes = {
-        severity: [r.code for r in record.reasons if r.severity == severity] for severity in ("invalid", "warning")
-    }
+    codes = {kind: [r.code for r in record.reasons if r.severity == kind] for kind in ("invalid", "warning")}
     if record.status == "invalid":
         return "invalid: " + ", ".join(codes["invalid"])
     return "valid" + (f" (warnings: {', '.join(codes['warning'])})" if codes["warning"] else "")

@@ -58,8 +58,7 @@ def collect(ctx: RunContext, measured: Measured) -> Parsed:
         bench_log.unlink()
     for when, text in measured.metrics.items():
         write_gz(folder / f"metrics_{when}.txt.gz", text)
-        metrics = parsed.read(f"/metrics {when}", partial(parse_metrics, text.decode(errors="replace")))
-        setattr(parsed, when, metrics)
+        setattr(parsed, when, parsed.read(f"/metrics {when}", partial(parse_metrics, text.decode(errors="replace"))))
     if bench.exists():
         parsed.bench = parsed.read("the client's result", lambda: parse_bench(bench.read_bytes()))
     if parsed.bench is not None:
@@ -105,11 +104,8 @@ def complete(
     record = _record(ctx, measured, parsed, absent, telemetry)
     if failure is not None:
         message = f"{failure.message} (next: {failure.hint})" if failure.hint else failure.message
-        changes: dict[str, Any] = {
-            "status": "failed",
-            "failure_class": failure.failure_class,
-            "failure_message": message,
-        }
+        changes: dict[str, Any] = {"status": "failed", "failure_class": failure.failure_class}
+        changes["failure_message"] = message
     else:
         verdict = judge_run(ctx.directory, record)
         changes = {"status": verdict.status, "reasons": verdict.reasons}
@@ -124,7 +120,7 @@ def _record(
     ctx: RunContext, measured: Measured, parsed: Parsed, absent: str | None, telemetry: Telemetry | None
 ) -> RunRecord:
     """The record as far as it goes without the verdict."""
-    engine, log, profile, trace = ctx.config.engine, parsed.log, ctx.profile, parsed.steps
+    engine, log, profile, trace, kind = ctx.config.engine, parsed.log, ctx.profile, parsed.steps, ctx.host.kind
     moments, foreign = dict(measured.moments), None
     if parsed.bench is not None and parsed.bench.window_s is not None:
         begin_s, end_s = parsed.bench.window_s
@@ -143,9 +139,7 @@ def _record(
         **load,
         **known,
         gpu=ctx.gpu.identity() if ctx.gpu else None,
-        engine=EngineIdentity(
-            kind=ctx.host.kind, version=measured.engine_version, simulated=ctx.host.kind == "stand-in"
-        ),
+        engine=EngineIdentity(kind=kind, version=measured.engine_version, simulated=kind == "stand-in"),
         weights=ctx.model.weights,
         instruments=ctx.instruments,
         status="valid",

@@ -110,8 +110,7 @@ class Watch:
                     self.phase(doing)
             where = f"(phase {self.doing}, last line: {self.server.last_line()})"
             if now - grown > timeouts.silence_s:
-                message = f"no new log line for {now - grown:.0f} s during the start {where}"
-                raise EngineFailed(message, "start_silent")
+                raise EngineFailed(f"no new log line for {now - grown:.0f} s during the start {where}", "start_silent")
             if now - begun > timeouts.start_s:
                 raise EngineFailed(f"not healthy after {now - begun:.0f} s {where}", "start_timeout")
         return moment

@@ -201,7 +201,14 @@ def test_sign_turns_with_the_prefill_time_where_prompt_tokens_differ(step: str, 
 
 
 @pytest.mark.parametrize("arm", ["eager=333.9", "graphs=316.9"])
-def test_size_of_the_published_loss(arm: str) -> None:
+@pytest.mark.parametrize(
+    ("starts", "requests", "said"),
+    [
+        ("graphs=56,eager=40", float("inf"), "The longer start is never repaid."),
+        ("graphs=40,eager=56", 0, "Graphs start no later."),
+    ],
+)
+def test_size_of_the_published_loss(arm: str, starts: str, requests: float, said: str) -> None:
     advice = given(
         model_shape=SHAPES["32b"],
         kv_tokens=KV["32b"],
@@ -209,11 +216,11 @@ def test_size_of_the_published_loss(arm: str) -> None:
         requests=500,
         step_ms=STEP_MS["32b"],
         output_tok_s=arm,
-        start_s="graphs=56,eager=40",
+        start_s=starts,
     )
     assert -6 <= value(advice, CHANGE, "graphs") <= -3  # published: -5.15%
-    assert value(advice, BREAK_EVEN, "graphs") == float("inf")
-    assert "The longer start is never repaid." in advice.words
+    assert value(advice, BREAK_EVEN, "graphs") == requests
+    assert said in advice.words
     assert "c*" in as_text([advice])
 
 
@@ -474,6 +481,8 @@ def test_config_json_gives_the_shape(tmp_path: Path) -> None:
         ({"step_ms": "fast=9.1"}, "--step-ms fast"),
         ({"step_ms": "eager=9,eager=8"}, "--step-ms eager=9,eager=8: ARM=NUMBER"),
         ({"step_ms": "eager=nan"}, "--step-ms eager=nan: Input should be a finite number"),
+        ({"step_ms": "eager=0.03934"}, "--step-ms eager=0.03934: Input should be greater than or equal to 0.2"),
+        ({"card_gib": "81920"}, "--card-gib 81920: Input should be less than or equal to 1000"),
         ({"output_tok_s": "eager=333.9,graphs=500"}, "--output-tok-s eager=333.9,graphs=500: give one arm"),
         ({"output_tok_s": "graphs_trimmed=300"}, "--output-tok-s graphs_trimmed=300: Input should be 'graphs' or"),
         ({"output_tok_s": "eager=300", "prefill_ms": "100"}, "both tell the prefill time; give one of them"),
@@ -524,6 +533,8 @@ def test_what_does_not_go_with_results_is_refused(recorded: Path) -> None:
         answer(recorded, {"step_ms": "graphs=5"})
     with pytest.raises(LoadError, match=r"^no cell none\.\*; .* --cell: 32b\.sustained$"):
         answer(recorded, {}, "none.*")
+    both = CliRunner().invoke(main, ["advise", "no/such/results", "--database", str(shipped)])
+    assert (both.exit_code, "not both" in both.output) == (2, True)
     early = CliRunner().invoke(main, ["advise", "no/such/results", "--concurrency", "0"])  # before anything is loaded
     assert early.exit_code == 2
     assert "--concurrency 0: Input should be greater than 0" in early.output

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -66,10 +68,27 @@ def test_load_writes_nothing_into_the_results(results: Path, tmp_path: Path) -> 
 
 def test_a_database_of_another_schema_is_replaced(results: Path, tmp_path: Path) -> None:
     with duckdb.connect(str(tmp_path / "old.duckdb")) as con:
-        con.execute("CREATE TABLE old (x INTEGER)")
+        con.execute("CREATE TABLE attempts (x INTEGER); CREATE TABLE old (x INTEGER)")
     load(results, tmp_path / "old.duckdb")
     with duckdb.connect(str(tmp_path / "old.duckdb")) as con, pytest.raises(duckdb.CatalogException):
         con.execute("FROM old")
+
+
+def test_a_database_of_another_program_and_an_open_one_are_kept(results: Path, tmp_path: Path) -> None:
+    with duckdb.connect(str(tmp_path / "mine.duckdb")) as con:
+        con.execute("CREATE TABLE mine AS SELECT 1 AS x")
+    refused(campaign("load", results, "--database", tmp_path / "mine.duckdb"), tmp_path / "mine.duckdb")
+    with duckdb.connect(str(tmp_path / "mine.duckdb"), read_only=True) as con:
+        assert con.execute("FROM mine").fetchall() == [(1,)]
+    database = load(results, tmp_path / "d.duckdb").database
+    hold = f"import duckdb, time; con = duckdb.connect({str(database)!r}); print(1, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout
+        holder.stdout.readline()
+        refused(campaign("load", results, "--database", database), database)
+        said = campaign("check", "--database", database)
+        holder.kill()
+    assert (said.exit_code, "next: end the program that has it open" in said.output) == (2, True), said.output
 
 
 def test_a_report_where_a_file_is_or_nothing_may_be_written_is_refused(

@@ -258,7 +258,7 @@ def test_a_command_that_is_stopped_at_once_says_how_to_go_on(monkeypatch: pytest
 
     monkeypatch.setattr("runner.cli.render_plan", interrupted)
     done = CliRunner().invoke(main, ["plan", "--config", str(ROOT / "campaign.toml")])
-    assert (done.exit_code, done.stderr) == (130, "stopped at once; start again to go on\n")
+    assert (done.exit_code, done.stderr) == (130, "stopped at once, before it was done; run it again\n")
 
 
 HUB = """

@@ -158,7 +158,7 @@ def test_an_interrupt_that_duckdb_turned_into_another_error_is_one(monkeypatch: 
 
     monkeypatch.setattr("runner.cli.render_plan", query)
     done = CliRunner().invoke(main, ["plan", "--config", str(ROOT / "campaign.toml")])
-    assert (done.exit_code, done.stderr) == (130, "stopped at once; start again to go on\n")
+    assert (done.exit_code, done.stderr) == (130, "stopped at once, before it was done; run it again\n")
 
 
 def test_other_errors_are_not_taken_for_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:

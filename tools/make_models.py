@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tiny", action="store_true", help="the small model for the engine's CPU build")
     arguments = parser.parse_args()
+    if arguments.out.exists() and not arguments.out.is_dir():
+        parser.error(f"{arguments.out} is a file: name a folder")
     shapes, tokenizer = (TINY, "tok-tiny") if arguments.tiny else (SHAPES, "tok")
     ordinary_tokens = TINY["tiny"][5] - len(SPECIAL) if arguments.tiny else QWEN2_ORDINARY
     for name, shape in shapes.items():
