@@ -21,7 +21,7 @@ def render_status(root: Path, plan: Plan, config: Config) -> tuple[str, bool]:
     records = [record for record in records if record.folder not in {folder.name for folder in changed_files}]
     lines = [f"campaign {header['campaign']} in {root}"]
     if changed := sorted({*changed_keys(header["configuration"], config_fingerprint(config))} - RUN_OPTIONS):
-        why = "begun with another configuration, `run` will not go on"
+        why = f"begun with another configuration (--config {root / 'campaign.toml'}), `run` will not go on"
         lines.insert(0, f"warning: {why}: {', '.join(changed)} changed")
     done = 0
     for block in plan.blocks:

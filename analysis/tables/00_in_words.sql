@@ -36,7 +36,7 @@ which AS (
            || CASE is_ WHEN 'higher' THEN ': ' ELSE ': graphs have ' END || times || ' times the output tokens/s of eager' || resolved || CASE WHEN provisional THEN ', but ' || without_stalls || ', less than half of it' ELSE '' END || '.' AS answer FROM flag
 ), trimmed AS (
     SELECT t.setup, 'What to set?', t.cell, CASE WHEN t.n < 3 THEN 'No advice yet, on fewer than three blocks, on trimming the captured sizes' WHEN t.is_ = 'lower' THEN 'With graphs, no advice to trim the captured sizes'
-                ELSE 'With graphs, capture no more sizes than the concurrency needs, which leaves the KV cache more' END || ' (--max-cudagraph-capture-size): ' || t.times || ' times graphs as they come'
+                ELSE 'With graphs, capture no more sizes than the concurrency needs, which leaves the KV cache more' END || ' (--max-cudagraph-capture-size, of the default sizes the least that holds the concurrency): ' || t.times || ' times graphs as they come'
            || CASE WHEN t.n >= 3 AND t.is_ = 'not resolved' THEN ', so that no loss showed' ELSE t.resolved END || coalesce('; ' || v.times || ' times eager' || v.resolved || coalesce(', ' || v.without_stalls, ''), '') || '.'
     FROM cells t LEFT JOIN cells v ON (v.setup, v.cell, v.arm_a, v.arm_b) = (t.setup, t.cell, 'graphs_trimmed', 'eager') WHERE (t.arm_a, t.arm_b) = ('graphs_trimmed', 'graphs')
     UNION ALL SELECT DISTINCT setup, 'What to set?', 'all', 'Trimmed captures are not measured: needs the arm graphs_trimmed (suite mechanism).' FROM cells WHERE setup NOT IN (SELECT setup FROM cells WHERE arm_a = 'graphs_trimmed')

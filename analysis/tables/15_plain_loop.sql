@@ -22,7 +22,7 @@ WITH ours AS (
     FROM means
 )
 SELECT setup, way, model, profile, arm, f1(ours_s) AS ours_s, f1(theirs_s) AS theirs_s, f3(ratio) AS ratio, f1(saved) AS saved_pct,
-       CASE WHEN saved.n >= 3 AND saved.lo >= 10 THEN 'at least 10%' WHEN saved.n >= 3 AND saved.hi < 10 THEN 'less than 10%' ELSE 'not resolved' END AS saved_is,
+       CASE WHEN saved.n >= 3 AND saved.lo >= 10 THEN 'at least 10%' WHEN saved.n >= 3 AND saved.hi < 10 THEN 'less than 10%' ELSE 'not resolved against 10%' END AS saved_is,
        d1(ready_s) AS ready_s, d1(their_ready_s) AS their_ready_s, d2(own_s) AS greatest_own_s, CASE WHEN own_s <= 3 THEN 'at most 3 s' ELSE 'more than 3 s' END AS own_is,
        d1(client_s) AS their_client_s
 FROM ratios ORDER BY ALL;
