@@ -401,7 +401,8 @@ def test_changed_configuration_is_refused(config: Config, tmp_path: Path) -> Non
     plan = build_plan(config, ["published"])
     assert "warning" not in render_status(tmp_path / "results", plan, config)[0]
     said = render_status(tmp_path / "results", plan, load_config(config.path))[0]
-    assert "warning: begun with another configuration, `run` will not go on: profiles.sustained.prompts changed" in said
+    assert said.startswith(f"warning: begun with another configuration (--config {tmp_path / 'results/campaign.toml'})")
+    assert "`run` will not go on: profiles.sustained.prompts changed" in said
 
 
 def test_status_forgives_what_is_an_option_of_the_run(config: Config, tmp_path: Path) -> None:
