@@ -57,10 +57,12 @@ start AS (
     SELECT setup, 'What does it buy?', model, CASE is_ WHEN 'higher' THEN 'A warm start shorter by ' WHEN 'lower' THEN 'A warm start longer, graphs less eager ' ELSE 'A warm start, graphs less eager ' END || replace(estimate_text(difference), ' (n', ' s (n') || resolved || '.'
            || coalesce(' Starts that should be alike, whatever the load and the KV pool: ' || (SELECT string_agg(arm || ' ' || starts, '; ' ORDER BY arm) FROM like_starts l WHERE (l.setup, l.model) = (e.setup, e.model) AND arm IN ('graphs', 'eager') AND n > 1) || '; where they differ much, the difference is as uncertain.', '')
     FROM e WHERE metric = 'start_s' AND profile = '(all)' AND (arm_a, arm_b) = ('graphs', 'eager')
+), repays AS (
+    SELECT setup, model || ' ' || profile AS cell, arm, 'repay their start, ' || replace(estimate_text(extra), ' (n', ' s (n') || ' longer in these blocks, after ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '') || ' requests'
+           || coalesce(', computed without the host''s stalls ' || requests_text(calm_requests) || ' (' || requests_text(calm_range[1]) || ' to ' || requests_text(calm_range[3]) || ' by the three rules)', '') || '.' AS text FROM break_evens
 ), first_token AS (
-    SELECT setup, 'What does it buy?', cell, 'Mean time to first token with eager: ' || change || coalesce('; of the whole request: ' || (SELECT l.change FROM e l WHERE l.metric = 'latency_ms' AND (l.setup, l.cell, l.arm_a, l.arm_b) = (e.setup, e.cell, 'eager', 'graphs')), '') || '.' || coalesce(
-           (SELECT ' Graphs repay their start, ' || replace(estimate_text(extra), ' (n', ' s (n') || ' longer in these blocks, after ' || requests_text(requests) || coalesce(' [' || requests_text(fewest) || ', ' || requests_text(most) || ']', '') || ' requests'
-                || coalesce(', computed without the host''s stalls ' || requests_text(calm_requests) || ' (' || requests_text(calm_range[1]) || ' to ' || requests_text(calm_range[3]) || ' by the three rules)', '') || '.' FROM break_evens b WHERE (b.setup, b.model, b.profile, b.arm) = (e.setup, e.model, e.profile, 'graphs')), '')
+    SELECT setup, 'What does it buy?', cell, 'Mean time to first token with eager: ' || change || coalesce('; of the whole request: ' || (SELECT l.change FROM e l WHERE l.metric = 'latency_ms' AND (l.setup, l.cell, l.arm_a, l.arm_b) = (e.setup, e.cell, 'eager', 'graphs')), '') || '.' || coalesce((SELECT ' Graphs ' || text FROM repays r WHERE (r.setup, r.cell, r.arm) = (e.setup, e.cell, 'graphs')), '')
+           || coalesce((SELECT ' Trimmed graphs ' || text FROM repays r WHERE (r.setup, r.cell, r.arm) = (e.setup, e.cell, 'graphs_trimmed')), '')
     FROM e WHERE metric = 'ttft_ms' AND profile <> '(all)' AND (arm_a, arm_b) = ('eager', 'graphs')
 ),
 -- What takes from graphs: the KV pool, then what is left in all
