@@ -27,11 +27,11 @@ def heading(column: str) -> str:
 
 def text(value: Any) -> str:
     """A cell. NULL is `not measured`; an estimate is `mean [lo, hi] (n = N)`, without interval for n = 1, or `none` of
-    runs that have no such thing."""
+    runs that have no such thing. Of a long list the first 99."""
     if value is None:
         return NOT_MEASURED
     if isinstance(value, list | tuple):
-        return ", ".join(text(item) for item in value)
+        return ", ".join(map(text, value[:99])) + f", … ({len(value)} in the CSV)" * (len(value) > 99)
     if not isinstance(value, dict):
         return str(value)
     mean, lo, hi, n = (value[part] for part in _PARTS)

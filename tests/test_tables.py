@@ -377,6 +377,9 @@ def test_broken_sql_names_its_file(recorded: Path, tmp_path: Path) -> None:
     ("value", "shown"),
     [
         (None, "not measured"),
+        (["1", None], "1, not measured"),
+        (["1"] * 99, ", ".join("1" * 99)),
+        (["1"] * 100, ", ".join("1" * 99) + ", … (100 in the CSV)"),
         ({"mean": Decimal("1.0"), "lo": None, "hi": None, "n": 1}, "1.0 (n = 1)"),
         ({"mean": Decimal("1.0"), "lo": Decimal("0.5"), "hi": Decimal("1.5"), "n": 3}, "1.0 [0.5, 1.5] (n = 3)"),
         ({"mean": None, "lo": None, "hi": None, "n": None}, "not measured"),
