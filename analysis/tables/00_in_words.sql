@@ -43,11 +43,11 @@ which AS (
 ),
 -- What eager costs, and what the runs behind that figure were like
 cost AS (
-    SELECT setup, 'What does --enforce-eager cost?', cell, 'Output tokens/s against graphs and torch.compile: ' || change || coalesce('; ' || without_stalls, '') || '.'
+    SELECT c.setup, 'What does --enforce-eager cost?', cell, 'Output tokens/s against graphs and torch.compile: ' || change || coalesce('; ' || without_stalls, '') || '.'
            || coalesce(' Warnings: ' || (SELECT string_agg(arm || ' ' || warnings, '; ' ORDER BY arm) FROM cell_warnings w WHERE (w.setup, w.model, w.profile) = (c.setup, c.model, c.profile) AND arm IN ('graphs', 'eager')) || '.', '')
-           || coalesce(' Slow throughout (over 1.2 times the 10th percentile of their like, in over 80% of the time of their decode steps): ' || (SELECT slow || ' of ' || runs || ' eager runs.' FROM slow_throughout s WHERE (s.setup, s.model, s.profile, s.arm) = (c.setup, c.model, c.profile, 'eager') AND slow > 0), '')
-           || CASE WHEN c.without_stalls IS NOT NULL AND EXISTS (FROM slow_throughout s WHERE (s.setup, s.model, s.profile, s.arm) = (c.setup, c.model, c.profile, 'eager') AND in_limit = 1 AND runs > 1) THEN ' What is computed takes the pace of one eager run for all.' ELSE '' END
-    FROM cells c WHERE (arm_a, arm_b) = ('eager', 'graphs')
+           || CASE WHEN s.slow > 0 THEN ' Slow throughout (over 1.2 times the 10th percentile of their like, in over 80% of the time of their decode steps): ' || s.slow || ' of ' || s.runs || ' eager runs.' ELSE '' END
+           || CASE WHEN without_stalls IS NOT NULL AND s.in_limit = 1 AND s.runs > 1 THEN ' What is computed takes the pace of one eager run for all.' ELSE '' END
+    FROM cells c LEFT JOIN slow_throughout s ON (s.setup, s.model, s.profile, s.arm) = (c.setup, c.model, c.profile, 'eager') WHERE (arm_a, arm_b) = ('eager', 'graphs')
 ), beside AS (
     SELECT setup, 'What does --enforce-eager cost?', 'all', CASE WHEN count(*) FILTER (share > 0.1) > 0 THEN count(*) FILTER (share > 0.1) || ' of these ' || count(*) || ' runs were beside another GPU at work (over a tenth of the load window). ' ELSE '' END
            || 'All were with step trace and GPU samples, whose own cost is a table below.' FROM flag_runs GROUP BY setup
