@@ -25,6 +25,11 @@ FROM (SELECT pub('load', 'all', 'sustained', 'concurrency') / pub('overload', '3
 -- The scheduling model's prediction for a cell's load and any number of KV blocks of a size; filled by analysis/staircase.py. curve: not a measured arm's count.
 CREATE TABLE model_steps (setup VARCHAR, model VARCHAR, profile VARCHAR, block_tokens BIGINT, kv_blocks BIGINT, curve BOOLEAN, steps BIGINT, mean_running DOUBLE, preempted BIGINT);
 
+-- Its steps with the pool of graphs over those with eager's, by cell.
+CREATE VIEW model_ratios AS
+SELECT setup, model, profile, any_value(m.steps) FILTER (arm = 'graphs') / any_value(m.steps) FILTER (arm = 'eager') AS steps_ratio
+FROM (SELECT DISTINCT setup, model, profile, arm, num_gpu_blocks AS kv_blocks, block_tokens(kv_block_tokens) AS block_tokens FROM runs WHERE counted AND kind = 'run') JOIN model_steps m USING (setup, model, profile, kv_blocks, block_tokens) GROUP BY ALL;
+
 -- Spread of the runs of a cell, each arm against eager.
 CREATE TABLE spreads AS
 WITH s AS (

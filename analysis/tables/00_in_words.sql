@@ -70,9 +70,8 @@ memory AS (
     SELECT DISTINCT setup, 'What can make graphs lose?', model, 'vLLM takes the memory of graphs out of the KV cache: ' || graphs::BIGINT || ' KV blocks instead of ' || eager::BIGINT || '. A pool holds whole requests, so what that costs comes in steps and depends on their lengths.'
     FROM pool JOIN blocks USING (setup, model)
 ), more_steps AS (  -- where the pool bounds the load: where the scheduling model has other steps for it
-    SELECT e.setup, 'What can make graphs lose?', cell, 'Engine steps while requests wait, graphs with their pool against eager with its own: ' || change || ', by the scheduling model ' || pct_text(g.steps / n.steps) || '%.'
-    FROM e JOIN blocks b USING (setup, model) JOIN model_steps g ON (g.setup, g.model, g.profile, g.kv_blocks) = (e.setup, e.model, e.profile, b.graphs) JOIN model_steps n ON (n.setup, n.model, n.profile, n.kv_blocks) = (e.setup, e.model, e.profile, b.eager)
-    WHERE metric = 'steps' AND (arm_a, arm_b) = ('graphs', 'eager') AND g.steps <> n.steps AND NOT g.curve AND NOT n.curve
+    SELECT setup, 'What can make graphs lose?', cell, 'Engine steps while requests wait, graphs with their pool against eager with its own: ' || change || ', by the scheduling model ' || pct_text(steps_ratio) || '%.'
+    FROM e JOIN model_ratios USING (setup, model, profile) WHERE metric = 'steps' AND (arm_a, arm_b) = ('graphs', 'eager') AND steps_ratio <> 1
 ), smaller AS (
     SELECT p.setup, 'What can make graphs lose?', p.cell, 'The smaller pool, together with the change in padding that comes with it: output tokens/s ' || p.change || coalesce('; ' || p.without_stalls, '') || '.' || coalesce(' The same two pools without graphs, so without padding: ' || b.change || coalesce('; ' || b.without_stalls, '') || '.', '')
            || coalesce(' Padding while requests wait, of the steps that run as one whole graph (FULL): ' || own.pct || ', with eager''s pool ' || matched.pct || '.', '') || CASE WHEN u.cell IS NULL THEN ' Pool and padding are not separated: open until graphs_unpadded is measured.' ELSE '' END
